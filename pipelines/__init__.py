@@ -1,0 +1,1 @@
+"""Jobs: Ray Data pipelines and benchmarks over the sproutrag library."""

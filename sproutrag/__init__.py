@@ -1,0 +1,1 @@
+"""The sproutrag library: pure functions and small classes; imports no Ray."""
