@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import ray
 from ray.data import DataContext
+from ray.util.annotations import RayDeprecationWarning
 
 CORES_PER_WORKER = 4  # more threads in one encoder gain little (README, benchmarks)
 CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for the tasks that feed them
@@ -54,6 +56,9 @@ def ray_on_demand() -> Iterator[Callable[[], None]]:
 
 def start_ray(scratch: str) -> None:
     """Quiet, without a dashboard; a private Ray listens on this machine only, so it needs no token."""
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray forks only to start programs
+    warnings.filterwarnings("ignore", category=RayDeprecationWarning)  # Ray is pinned; updating it is a task
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     environment = worker_environment()
     if os.environ.get("RAY_ADDRESS"):

@@ -177,12 +177,12 @@ def stats(options: StatsOptions) -> int:
 def models(options: ModelsOptions) -> int:
     if options.action == "get" and not options.name:
         raise WrongUsage("models get: say which one; `sproutrag models list` names them")
-    from sproutrag.models import find_encoder, list_encoders
+    from sproutrag.models import find_encoder, list_models
 
     if options.action == "get":
         path = find_encoder(options.name)
         return print_figures([{"name": options.name, "path": path}], as_json=options.json)
-    return print_figures(list_encoders(), as_json=options.json)
+    return print_figures([asdict(model) for model in list_models()], as_json=options.json)
 
 
 def bench(options: BenchOptions) -> int:
