@@ -64,6 +64,7 @@ class Snapshot:
     documents_version: int = 0
     nodes_version: int = 0
     fingerprint: str = ""
+    encoder: str = ""  # name or directory that the fingerprint was taken of
     dimension: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     coverage: float = 1.0

@@ -116,11 +116,12 @@ def commit(
     run_id: str,
     remove: Sequence[str] = (),
     sources: Sequence[str] = (),
+    encoder: str = "",
 ) -> Snapshot:
     """Make what was written the new head of both tables, replacing these documents whole; `remove` deletes.
 
     One transaction per table. Repeating it with the same run_id changes nothing, and so does an empty run.
-    Returns the head, not yet published.
+    Returns the head, not yet published; `sources` and `encoder` (where it was loaded from) are noted in it.
     """
     added = list(chain.from_iterable(w.doc_ids for w in written))
     if twice := [id for id, times in Counter(added).items() if times > 1]:
@@ -139,7 +140,7 @@ def commit(
         nodes_version = replace_rows(db, "nodes", nodes, outgoing, {"run_id": run_id})
         belongs = {"run_id": run_id, "nodes_version": str(nodes_version)}
         replace_rows(db, "documents", documents, outgoing, belongs)
-    return head(db, run_id=run_id, sources=sources)
+    return replace(head(db), run_id=run_id, sources=tuple(sources), encoder=encoder or encoder_of(db))
 
 
 def replace_rows(
@@ -184,9 +185,8 @@ def delete_documents(table: lance.LanceDataset, doc_ids: Sequence[str]) -> tuple
             for fragment_id in np.unique(addresses >> 32).tolist():
                 here = addresses[addresses >> 32 == fragment_id]
                 offsets[fragment_id].append((here & 0xFFFFFFFF).astype(np.int64))
-    kept = {
-        id: table.get_fragment(id).delete_rows(np.concatenate(rows).tolist()) for id, rows in offsets.items()
-    }
+    fragments = {fragment.fragment_id: fragment for fragment in table.get_fragments()}
+    kept = {id: fragments[id].delete_rows(np.concatenate(rows).tolist()) for id, rows in offsets.items()}
     emptied = [id for id, fragment in kept.items() if fragment is None]
     return emptied, [fragment for fragment in kept.values() if fragment is not None]
 
@@ -218,10 +218,15 @@ def version_of_run(table: lance.LanceDataset, run_id: str) -> int | None:
     return next((version for version, properties in recent if properties.get("run_id") == run_id), None)
 
 
-def head(db: str, *, run_id: str = "", sources: Sequence[str] = ()) -> Snapshot:
+def encoder_of(db: str) -> str:
+    current = current_snapshot(db)
+    return current.encoder if current else ""
+
+
+def head(db: str) -> Snapshot:
     """The newest version of both tables as an unpublished snapshot; all zero where there are no tables."""
     if not tables_exist(db):
-        return Snapshot(run_id=run_id, sources=tuple(sources), counts=dict.fromkeys(COUNTS, 0))
+        return Snapshot(counts=dict.fromkeys(COUNTS, 0))
     documents, nodes = open_table(db, "documents"), open_table(db, "nodes")
     columns = documents.to_table(columns=["n_leaves", "n_tokens", "coverage", "fingerprint"])
     fingerprints = columns["fingerprint"].unique().to_pylist()
@@ -237,8 +242,6 @@ def head(db: str, *, run_id: str = "", sources: Sequence[str] = ()) -> Snapshot:
         dimension=nodes.schema.field("vector").type.list_size,
         counts=dict(zip(COUNTS, (columns.num_rows, nodes.count_rows(), leaves, tokens), strict=True)),
         coverage=pc.mean(columns["coverage"]).as_py() if columns.num_rows else 1.0,
-        run_id=run_id,
-        sources=tuple(sources),
     )
 
 
@@ -271,7 +274,7 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
     `snapshot` is what `commit` returned. Indices may have been built since and are published with it; another
     run may not have committed. A head that is current already is not published again.
     """
-    latest = head(db, run_id=snapshot.run_id, sources=snapshot.sources)
+    latest = head(db)
     current = current_snapshot(db)
     if not current and not latest.counts["documents"]:
         return latest
@@ -285,7 +288,13 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
             )
     check_tables(db, latest)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    published = replace(latest, id=(current.id if current else 0) + 1, created_at=now)
+    published = replace(
+        snapshot,
+        id=(current.id if current else 0) + 1,
+        documents_version=latest.documents_version,
+        nodes_version=latest.nodes_version,
+        created_at=now,
+    )
     write_snapshot(db, published)
     return published
 

@@ -36,6 +36,7 @@ DOCUMENTS = pa.schema(
         ("affinity", pa.list_(pa.float32())),
         ("leaf_order", INTS),
         ("n_leaves", pa.int32()),
+        ("depth", pa.int32()),  # edges on the longest path from the root
         ("n_tokens", pa.int64()),
         ("coverage", pa.float64()),
         ("indexed_at", pa.timestamp("us", tz="UTC")),
@@ -80,6 +81,7 @@ def document_rows(
         "affinity": list_column([t.affinity for t in trees], pa.float32()),
         "leaf_order": list_column([t.order for t in trees], pa.int32()),
         "n_leaves": [t.n_leaves for t in trees],
+        "depth": [t.depth for t in trees],
         "n_tokens": [e.n_tokens for e in encoded],
         "coverage": [coverage(e.document.text, e.spans) for e in encoded],
         "indexed_at": [now] * len(documents),
