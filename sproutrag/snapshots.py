@@ -8,6 +8,7 @@ import json
 import os
 import posixpath
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 import fsspec
@@ -75,6 +76,19 @@ class Snapshot:
     @property
     def versions(self) -> tuple[int, int]:
         return self.documents_version, self.nodes_version
+
+
+def refuse_mixture(db: str, fingerprints: Iterable[str]) -> None:
+    """Vectors of two encoders do not compare. The index's own fingerprint first; digests count, not names."""
+    by_digest: dict[str, str] = {}
+    for fingerprint in fingerprints:
+        by_digest.setdefault(fingerprint.rpartition("@")[2], fingerprint)
+    built_with, *others = by_digest.values() or [""]
+    if others:
+        raise EncoderMismatch(
+            f"{db} was built with encoder {built_with!r} but {others[0]!r} was given: "
+            "pass the encoder it was built with, or index into a new --db"
+        )
 
 
 def list_snapshots(db: str) -> list[int]:

@@ -22,10 +22,10 @@ from lance.fragment import write_fragments as write_lance_fragments
 from sproutrag.snapshots import (
     BrokenIndex,
     ConcurrentWriter,
-    EncoderMismatch,
     Snapshot,
     Unstorable,
     current_snapshot,
+    refuse_mixture,
     write_snapshot,
 )
 from sproutrag.tables import (
@@ -121,7 +121,8 @@ def commit(
     """Make what was written the new head of both tables, replacing these documents whole; `remove` deletes.
 
     One transaction per table. Repeating it with the same run_id changes nothing, and so does an empty run.
-    Returns the head, not yet published; `sources` and `encoder` (where it was loaded from) are noted in it.
+    Returns the head, not yet published. `sources` and `encoder` (a name or an absolute directory, for readers
+    to load the same one) are noted in it.
     """
     added = list(chain.from_iterable(w.doc_ids for w in written))
     if twice := [id for id, times in Counter(added).items() if times > 1]:
@@ -131,7 +132,7 @@ def commit(
     require_fingerprint(db, *(w.fingerprint for w in written))
     if tables_exist(db):
         settle(db, run_id)
-    if added or remove:
+    if tables_exist(db) and (added or remove):
         stored = stored_hashes(db)
         outgoing = [id for id in {*added, *remove} if id in stored]
         nodes = chain.from_iterable(w.nodes for w in written)
@@ -229,10 +230,7 @@ def head(db: str) -> Snapshot:
     documents, nodes = open_table(db, "documents"), open_table(db, "nodes")
     columns = documents.to_table(columns=["n_leaves", "n_tokens", "coverage", "fingerprint"])
     fingerprints = columns["fingerprint"].unique().to_pylist()
-    if len(fingerprints) > 1:
-        raise BrokenIndex(
-            f"{db} holds vectors of several encoders, {name_some(fingerprints)}: index into a new --db"
-        )
+    refuse_mixture(db, fingerprints)
     leaves, tokens = (pc.sum(columns[c]).as_py() or 0 for c in ("n_leaves", "n_tokens"))
     return Snapshot(
         documents_version=documents.version,
@@ -254,12 +252,7 @@ def stored_hashes(db: str) -> dict[str, str]:
 
 def require_fingerprint(db: str, *fingerprints: str) -> None:
     """Refuse to mix vectors of two encoders; cheap enough to ask before any document is encoded."""
-    built_with, *others = dict.fromkeys((*stored_fingerprint(db), *fingerprints)) or [""]
-    if others:
-        raise EncoderMismatch(
-            f"{db} was built with encoder {built_with!r} but {others[0]!r} was given: "
-            "pass the encoder it was built with, or index into a new --db"
-        )
+    refuse_mixture(db, [*stored_fingerprint(db), *fingerprints])
 
 
 def stored_fingerprint(db: str) -> list[str]:
