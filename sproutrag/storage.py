@@ -33,7 +33,6 @@ from sproutrag.tables import (
     history,
     one_of,
     open_table,
-    storage_options,
     table_exists,
     table_uri,
     tables_exist,
@@ -62,7 +61,7 @@ class Written:
 
 
 def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
-    """Write both tables' rows durably, at least one file each per call, and commit nothing.
+    """Write both tables' rows, at least one file each per call, and commit nothing.
 
     Safe on any number of workers and safe to repeat: what is never committed is never seen. Creates the
     tables, empty, where there are none.
@@ -89,9 +88,7 @@ def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
 
 def write_files(db: str, name: str, rows: pa.Table) -> list[str]:
     ensure_table(db, name, rows.schema)
-    fragments = write_lance_fragments(
-        rows, table_uri(db, name), schema=rows.schema, mode="append", storage_options=storage_options(db)
-    )
+    fragments = write_lance_fragments(rows, table_uri(db, name), schema=rows.schema, mode="append")
     return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 

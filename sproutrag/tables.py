@@ -145,13 +145,8 @@ def table_uri(db: str, name: str) -> str:
     return f"{db.rstrip('/')}/{name}.lance"
 
 
-def storage_options(db: str) -> dict[str, str] | None:
-    """Local files are synced, so that a commit never refers to bytes that a power cut can take back."""
-    return None if "://" in db else {"local_fsync": "true"}
-
-
 def open_table(db: str, name: str, version: int | None = None) -> lance.LanceDataset:
-    return lance.dataset(table_uri(db, name), version=version, storage_options=storage_options(db))
+    return lance.dataset(table_uri(db, name), version=version)
 
 
 def table_exists(db: str, name: str) -> bool:
@@ -173,9 +168,7 @@ def ensure_table(db: str, name: str, schema: pa.Schema) -> None:
     if table_exists(db, name):
         return
     try:
-        lance.write_dataset(
-            schema.empty_table(), table_uri(db, name), mode="create", storage_options=storage_options(db)
-        )
+        lance.write_dataset(schema.empty_table(), table_uri(db, name), mode="create")
     except OSError:
         if not table_exists(db, name):
             raise
