@@ -20,11 +20,11 @@ from sproutrag.retriever import TreeRetriever
 from sproutrag.search import Passage
 from sproutrag.snapshots import (
     DocumentNotFound,
-    EncoderMismatch,
     NoIndex,
     Snapshot,
     current_snapshot,
     read_snapshot,
+    refuse_mixture,
 )
 from sproutrag.tables import one_of, open_table, table_uri, tables_exist, tree_of
 from sproutrag.tree import Tree
@@ -83,13 +83,8 @@ class TreeIndex:
     def require_encoder(self) -> None:
         """Refuse an encoder whose vectors would not be comparable with the stored ones; loads no weights."""
         given = self._encoder
-        loaded = isinstance(given, SentenceEncoder)
-        fingerprint = given.fingerprint if loaded else fingerprint_of(find_encoder(given))
-        if fingerprint != self.snapshot.fingerprint:
-            raise EncoderMismatch(
-                f"{self.db} was built with encoder {self.snapshot.fingerprint!r} but {fingerprint!r} "
-                "was given: pass the encoder it was built with, or index again into a new --db"
-            )
+        fingerprint = fingerprint_of(find_encoder(given)) if isinstance(given, str) else given.fingerprint
+        refuse_mixture(self.db, [self.snapshot.fingerprint, fingerprint])
 
     @cached_property
     def retriever(self) -> TreeRetriever:
@@ -131,11 +126,11 @@ class TreeIndex:
         """What the snapshot holds, how large it is, and how fresh its indices are."""
         columns = self.documents.to_table(columns=["language", "depth"])
         languages = Counter(columns["language"].to_pylist())
-        depths = columns["depth"].to_numpy()
+        depths = np.quantile(columns["depth"].to_numpy(), [0, 0.5, 1]) if columns.num_rows else np.zeros(3)
         return self.snapshot.counts | {
             "coverage": self.snapshot.coverage,
             "languages": dict(languages.most_common()),
-            "depth": {name: int(f(depths)) if len(depths) else 0 for name, f in DEPTHS.items()},
+            "depth": dict(zip(("min", "median", "max"), depths.tolist(), strict=True)),
             "bytes": {name: bytes_on_disk(self.db, name) for name in ("documents", "nodes")},
             "indices": index_freshness(self.documents, "documents") + index_freshness(self.nodes, "nodes"),
             "snapshot": self.snapshot.id,
@@ -144,9 +139,6 @@ class TreeIndex:
             "encoder": self.snapshot.encoder,
             "dimension": self.snapshot.dimension,
         }
-
-
-DEPTHS = {"min": np.min, "median": np.median, "max": np.max}
 
 
 def stored_document(row: dict) -> StoredDocument:

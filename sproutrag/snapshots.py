@@ -8,6 +8,7 @@ import json
 import os
 import posixpath
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 import fsspec
@@ -77,6 +78,19 @@ class Snapshot:
         return self.documents_version, self.nodes_version
 
 
+def refuse_mixture(db: str, fingerprints: Iterable[str]) -> None:
+    """Vectors of two encoders do not compare. The index's own fingerprint first; digests count, not names."""
+    by_digest: dict[str, str] = {}
+    for fingerprint in fingerprints:
+        by_digest.setdefault(fingerprint.rpartition("@")[2], fingerprint)
+    built_with, *others = by_digest.values() or [""]
+    if others:
+        raise EncoderMismatch(
+            f"{db} was built with encoder {built_with!r} but {others[0]!r} was given: "
+            "pass the encoder it was built with, or index into a new --db"
+        )
+
+
 def list_snapshots(db: str) -> list[int]:
     """Ids on disk, ascending; empty where there is no index."""
     files, root = fsspec.url_to_fs(f"{db.rstrip('/')}/snapshots")
@@ -105,11 +119,12 @@ def read_snapshot(db: str, id: int) -> Snapshot:
 
 
 def write_snapshot(db: str, snapshot: Snapshot) -> None:
-    """Put one record there, atomically and durably; refuses when the id is taken."""
+    """Put one record there, atomically, once all that it refers to is durable; refuses an id that is taken."""
     record = json.dumps({"format": RECORD_FORMAT} | asdict(snapshot), ensure_ascii=False, indent=1).encode()
     files, path = fsspec.url_to_fs(snapshot_path(db, snapshot.id))
     try:
         if isinstance(files, LocalFileSystem):
+            os.sync()  # Lance 14 syncs nothing itself; one call costs less than an fsync of each file
             link_file(path, record)
         else:  # object stores: a conditional put (If-None-Match)
             files.pipe_file(path, record, mode="create")

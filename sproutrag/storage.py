@@ -22,10 +22,10 @@ from lance.fragment import write_fragments as write_lance_fragments
 from sproutrag.snapshots import (
     BrokenIndex,
     ConcurrentWriter,
-    EncoderMismatch,
     Snapshot,
     Unstorable,
     current_snapshot,
+    refuse_mixture,
     write_snapshot,
 )
 from sproutrag.tables import (
@@ -33,7 +33,6 @@ from sproutrag.tables import (
     history,
     one_of,
     open_table,
-    storage_options,
     table_exists,
     table_uri,
     tables_exist,
@@ -62,7 +61,7 @@ class Written:
 
 
 def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
-    """Write both tables' rows durably, at least one file each per call, and commit nothing.
+    """Write both tables' rows, at least one file each per call, and commit nothing.
 
     Safe on any number of workers and safe to repeat: what is never committed is never seen. Creates the
     tables, empty, where there are none.
@@ -89,9 +88,7 @@ def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
 
 def write_files(db: str, name: str, rows: pa.Table) -> list[str]:
     ensure_table(db, name, rows.schema)
-    fragments = write_lance_fragments(
-        rows, table_uri(db, name), schema=rows.schema, mode="append", storage_options=storage_options(db)
-    )
+    fragments = write_lance_fragments(rows, table_uri(db, name), schema=rows.schema, mode="append")
     return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 
@@ -121,18 +118,18 @@ def commit(
     """Make what was written the new head of both tables, replacing these documents whole; `remove` deletes.
 
     One transaction per table. Repeating it with the same run_id changes nothing, and so does an empty run.
-    Returns the head, not yet published; `sources` and `encoder` (where it was loaded from) are noted in it.
+    Returns the head, not yet published. `sources` and `encoder` (a name or an absolute directory, for readers
+    to load the same one) are noted in it.
     """
     added = list(chain.from_iterable(w.doc_ids for w in written))
     if twice := [id for id, times in Counter(added).items() if times > 1]:
         raise Unstorable(
             f"{name_some(twice)} would be written twice in run {run_id}: give every document its own doc_id"
         )
-    for fingerprint in {w.fingerprint for w in written}:
-        require_fingerprint(db, fingerprint)
+    require_fingerprint(db, *(w.fingerprint for w in written))
     if tables_exist(db):
         settle(db, run_id)
-    if added or remove:
+    if tables_exist(db) and (added or remove):
         stored = stored_hashes(db)
         outgoing = [id for id in {*added, *remove} if id in stored]
         nodes = chain.from_iterable(w.nodes for w in written)
@@ -230,10 +227,7 @@ def head(db: str) -> Snapshot:
     documents, nodes = open_table(db, "documents"), open_table(db, "nodes")
     columns = documents.to_table(columns=["n_leaves", "n_tokens", "coverage", "fingerprint"])
     fingerprints = columns["fingerprint"].unique().to_pylist()
-    if len(fingerprints) > 1:
-        raise BrokenIndex(
-            f"{db} holds vectors of several encoders, {name_some(fingerprints)}: index into a new --db"
-        )
+    refuse_mixture(db, fingerprints)
     leaves, tokens = (pc.sum(columns[c]).as_py() or 0 for c in ("n_leaves", "n_tokens"))
     return Snapshot(
         documents_version=documents.version,
@@ -253,16 +247,15 @@ def stored_hashes(db: str) -> dict[str, str]:
     return dict(zip(columns["doc_id"].to_pylist(), columns["content_hash"].to_pylist(), strict=True))
 
 
-def require_fingerprint(db: str, fingerprint: str) -> None:
+def require_fingerprint(db: str, *fingerprints: str) -> None:
     """Refuse to mix vectors of two encoders; cheap enough to ask before any document is encoded."""
+    refuse_mixture(db, [*stored_fingerprint(db), *fingerprints])
+
+
+def stored_fingerprint(db: str) -> list[str]:
     if not table_exists(db, "documents"):
-        return
-    first = open_table(db, "documents").to_table(columns=["fingerprint"], limit=1)["fingerprint"].to_pylist()
-    if first and first != [fingerprint]:
-        raise EncoderMismatch(
-            f"{db} was built with encoder {first[0]!r} but {fingerprint!r} was given: "
-            "pass the encoder it was built with, or index into a new --db"
-        )
+        return []
+    return open_table(db, "documents").to_table(columns=["fingerprint"], limit=1)["fingerprint"].to_pylist()
 
 
 # --- for the readers

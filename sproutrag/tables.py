@@ -12,7 +12,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from sproutrag.documents import Document, Spans, content_hash, coverage
+from sproutrag.documents import Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
 from sproutrag.tree import Tree, progressive_embeddings
 
@@ -113,13 +113,16 @@ def node_rows(encoded: Sequence["EncodedDocument"], trees: Sequence[Tree]) -> pa
 
 
 def lexical_texts(document: Document, spans: Spans) -> Iterator[str]:
-    """What full-text search knows of each leaf: the document's title, then the leaf's visible text.
+    """What full-text search knows of each leaf: the document's title, a table row's header, the visible text.
 
     The title lets a leaf be found by what its document is about: BM25 over leaves with titles routes best
     (DESIGN.md, first figures).
     """
-    prefix = visible(document.title) + "\n" if document.title else ""
-    return (prefix + lexical_text(document.text, start, stop) for start, stop in spans.tolist())
+    title = [visible(document.title)] if document.title else []
+    for start, stop in spans.tolist():
+        header = row_context(document.text, start)
+        above = [lexical_text(document.text, *header)] if header else []
+        yield "\n".join([*title, *above, lexical_text(document.text, start, stop)])
 
 
 def list_column(arrays: Sequence[np.ndarray], type: pa.DataType) -> pa.ListArray:
@@ -142,13 +145,8 @@ def table_uri(db: str, name: str) -> str:
     return f"{db.rstrip('/')}/{name}.lance"
 
 
-def storage_options(db: str) -> dict[str, str] | None:
-    """Local files are synced, so that a commit never refers to bytes that a power cut can take back."""
-    return None if "://" in db else {"local_fsync": "true"}
-
-
 def open_table(db: str, name: str, version: int | None = None) -> lance.LanceDataset:
-    return lance.dataset(table_uri(db, name), version=version, storage_options=storage_options(db))
+    return lance.dataset(table_uri(db, name), version=version)
 
 
 def table_exists(db: str, name: str) -> bool:
@@ -170,9 +168,7 @@ def ensure_table(db: str, name: str, schema: pa.Schema) -> None:
     if table_exists(db, name):
         return
     try:
-        lance.write_dataset(
-            schema.empty_table(), table_uri(db, name), mode="create", storage_options=storage_options(db)
-        )
+        lance.write_dataset(schema.empty_table(), table_uri(db, name), mode="create")
     except OSError:
         if not table_exists(db, name):
             raise
