@@ -1,7 +1,8 @@
 """The steps that run on workers: read, encode, write. Each turns an Arrow batch into library types and back.
 
-Documents travel in parcels: an Arrow table of about a given number of bytes, sealed into one row. So a batch is
-bounded by bytes, whatever Ray merges or splits: a huge document travels alone, ten thousand tiny ones together.
+Documents travel in parcels: an Arrow table of about a given number of bytes, sealed into one row. So a batch
+is bounded by bytes, whatever Ray merges or splits: a huge document travels alone, ten thousand tiny ones
+together.
 """
 
 import json
@@ -37,9 +38,13 @@ PARCEL = pa.schema([("documents", pa.large_binary()), ("size", pa.int64())])
 OUTCOME = pa.schema([("outcome", pa.large_string())])  # an Outcome as JSON
 
 
+class WorkerDiffers(Exception):
+    """A worker would write other vectors than the run is planned for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one parcel of `size` bytes: fragments that wait for the commit, and documents set aside."""
+    """What became of one parcel of `size` bytes: fragments waiting for the commit, documents set aside."""
 
     size: int
     written: Written | None
@@ -106,7 +111,7 @@ def unseal(parcel: bytes) -> list[Document]:
 class IndexDocuments:
     """Encodes parcels, builds their trees and writes them as fragments that nobody sees before the commit."""
 
-    def __init__(self, *, db: str, encoder: str, threads: int) -> None:
+    def __init__(self, *, db: str, encoder: str, fingerprint: str, threads: int) -> None:
         import torch
 
         from sproutrag.encoder import SentenceEncoder
@@ -114,16 +119,18 @@ class IndexDocuments:
         torch.set_num_threads(threads)
         self.db = db
         self.encoder = SentenceEncoder.from_pretrained(encoder)
+        if self.encoder.fingerprint != fingerprint:
+            raise WorkerDiffers(
+                f"a worker loaded encoder {self.encoder.fingerprint!r} from {encoder} but the run uses "
+                f"{fingerprint!r}: put the same model on every node, then run again"
+            )
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        outcomes = [
-            self.index(unseal(parcel), size=size).to_json()
-            for parcel, size in zip(batch["documents"].to_pylist(), batch["size"].to_pylist(), strict=True)
-        ]
+        outcomes = [self.index_parcel(**parcel).to_json() for parcel in batch.to_pylist()]
         return pa.table({"outcome": outcomes}, schema=OUTCOME)
 
-    def index(self, documents: Sequence[Document], *, size: int) -> Outcome:
-        encoded, problems = encode_each(self.encoder.encode, documents)
+    def index_parcel(self, documents: bytes, *, size: int) -> Outcome:
+        encoded, problems = encode_each(self.encoder.encode, unseal(documents))
         return Outcome(size, write(self.db, encoded, fingerprint=self.encoder.fingerprint), problems)
 
 

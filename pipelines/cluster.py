@@ -15,7 +15,7 @@ from ray.data import DataContext
 from ray.util.annotations import RayDeprecationWarning
 
 CORES_PER_WORKER = 4  # more threads in one encoder gain little (README, benchmarks)
-CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for the tasks that feed them
+CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for tasks that feed them
 ONE_ROW = 1  # byte: Ray ends a block as soon as it is larger, so a parcel is neither merged nor split
 OBJECT_STORE_BYTES = 512 << 20  # of a private Ray: parcels are small, and few are under way
 
@@ -65,7 +65,7 @@ def start_ray(scratch: str) -> None:
         ray.init(runtime_env={"env_vars": environment}, **quiet)
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; silences its notice
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a notice
     os.environ.update(environment)
     ray.init(
         address="local",
@@ -89,8 +89,8 @@ def worker_environment() -> dict[str, str]:
 def share_out(wanted: int) -> Workers:
     """Fit `wanted` encoders (0: choose) to the nodes that are there.
 
-    With GPUs: one encoder per GPU, or several sharing each. Without: the cores of the smallest node are divided
-    among its encoders, and CORES_FOR_TASKS stay free on every node.
+    With GPUs: one encoder per GPU, or several sharing each. Without: the cores of the smallest node are
+    divided among its encoders, and CORES_FOR_TASKS stay free on every node.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     cores = min(node["CPU"] for node in nodes)
@@ -112,7 +112,7 @@ def round_down(cpus: float) -> float:
 
 
 def configure_ray_data(*, patience: float) -> None:
-    """Silent, one row per block, and an error instead of waiting for ever: after `patience` seconds of silence.
+    """Silent, one row per block, and an error after `patience` seconds without any result.
 
     Applies to the data sets created afterwards: a data set copies its context.
     """

@@ -6,7 +6,7 @@ when they are encoded, from exactly the pieces that hold something new.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
 
-from pipelines.progress import Progress
 from sproutrag.documents import Document, content_hash
 from sproutrag.ingest import Piece, Rejected, read_piece
 
@@ -31,11 +30,11 @@ FOUND = pa.schema(
     ]
 )
 PIECE = pa.schema([("number", pa.int32()), ("piece", pa.string())])  # a Piece as JSON
-READING = pa.schema([("piece", pa.string()), ("wanted", pa.list_(pa.string()))])  # and the doc_ids to take from it
+READING = pa.schema([("piece", pa.string()), ("wanted", pa.list_(pa.string()))])  # wanted: doc_ids
 
 SCAN_SECONDS = 10.0  # about what starting Ray costs: what takes longer is scanned in parallel
 ROWS_PER_TABLE = 4096
-DOCUMENT_OVERHEAD = 256  # bytes that a document counts beyond its text, so that tiny ones fill no endless parcel
+DOCUMENT_OVERHEAD = 256  # bytes a document counts beyond its text: a parcel of tiny ones has an end
 
 
 class DuplicateDocuments(Exception):
@@ -64,23 +63,15 @@ class Plan:
 # --- scan
 
 
-def scan(pieces: Sequence[Piece], *, start_ray: Callable[[], None], progress: Progress) -> pa.Table:
-    """All inputs as one table of FOUND: here for as long as starting Ray would take, the rest on Ray."""
+def scan(pieces: Sequence[Piece], *, start_ray: Callable[[], None]) -> Iterator[pa.Table]:
+    """All inputs as tables of FOUND: read here for as long as starting Ray would take, the rest on Ray."""
     started = time.monotonic()
-    tables = [FOUND.empty_table()]
     for number, piece in enumerate(pieces):
         if time.monotonic() - started > SCAN_SECONDS:
             start_ray()
-            tables.extend(note(scan_on_ray(pieces, first=number), progress))
-            break
-        tables.extend(note(scan_piece(number, piece), progress))
-    return pa.concat_tables(tables)
-
-
-def note(tables: Iterable[pa.Table], progress: Progress) -> Iterator[pa.Table]:
-    for table in tables:
-        progress.advance(documents=table.num_rows, size=pc.sum(table["size"]).as_py() or 0)
-        yield table
+            yield from scan_on_ray(pieces, first=number)
+            return
+        yield from scan_piece(number, piece)
 
 
 def scan_on_ray(pieces: Sequence[Piece], *, first: int) -> Iterator[pa.Table]:
