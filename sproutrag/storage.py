@@ -128,8 +128,7 @@ def commit(
         raise Unstorable(
             f"{name_some(twice)} would be written twice in run {run_id}: give every document its own doc_id"
         )
-    for fingerprint in {w.fingerprint for w in written}:
-        require_fingerprint(db, fingerprint)
+    require_fingerprint(db, *(w.fingerprint for w in written))
     if tables_exist(db):
         settle(db, run_id)
     if added or remove:
@@ -253,16 +252,20 @@ def stored_hashes(db: str) -> dict[str, str]:
     return dict(zip(columns["doc_id"].to_pylist(), columns["content_hash"].to_pylist(), strict=True))
 
 
-def require_fingerprint(db: str, fingerprint: str) -> None:
+def require_fingerprint(db: str, *fingerprints: str) -> None:
     """Refuse to mix vectors of two encoders; cheap enough to ask before any document is encoded."""
-    if not table_exists(db, "documents"):
-        return
-    first = open_table(db, "documents").to_table(columns=["fingerprint"], limit=1)["fingerprint"].to_pylist()
-    if first and first != [fingerprint]:
+    built_with, *others = dict.fromkeys((*stored_fingerprint(db), *fingerprints)) or [""]
+    if others:
         raise EncoderMismatch(
-            f"{db} was built with encoder {first[0]!r} but {fingerprint!r} was given: "
+            f"{db} was built with encoder {built_with!r} but {others[0]!r} was given: "
             "pass the encoder it was built with, or index into a new --db"
         )
+
+
+def stored_fingerprint(db: str) -> list[str]:
+    if not table_exists(db, "documents"):
+        return []
+    return open_table(db, "documents").to_table(columns=["fingerprint"], limit=1)["fingerprint"].to_pylist()
 
 
 # --- for the readers

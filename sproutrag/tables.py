@@ -12,7 +12,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from sproutrag.documents import Document, Spans, content_hash, coverage
+from sproutrag.documents import Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
 from sproutrag.tree import Tree, progressive_embeddings
 
@@ -113,13 +113,16 @@ def node_rows(encoded: Sequence["EncodedDocument"], trees: Sequence[Tree]) -> pa
 
 
 def lexical_texts(document: Document, spans: Spans) -> Iterator[str]:
-    """What full-text search knows of each leaf: the document's title, then the leaf's visible text.
+    """What full-text search knows of each leaf: the document's title, a table row's header, the visible text.
 
     The title lets a leaf be found by what its document is about: BM25 over leaves with titles routes best
     (DESIGN.md, first figures).
     """
-    prefix = visible(document.title) + "\n" if document.title else ""
-    return (prefix + lexical_text(document.text, start, stop) for start, stop in spans.tolist())
+    title = [visible(document.title)] if document.title else []
+    for start, stop in spans.tolist():
+        header = row_context(document.text, start)
+        above = [lexical_text(document.text, *header)] if header else []
+        yield "\n".join([*title, *above, lexical_text(document.text, start, stop)])
 
 
 def list_column(arrays: Sequence[np.ndarray], type: pa.DataType) -> pa.ListArray:

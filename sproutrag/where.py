@@ -6,11 +6,11 @@
 
 Fields: doc_id, title, language, source; any other name, also dotted, is a key of the document's metadata,
 and `metadata.` in front says so explicitly. Double quotes hold a key with spaces or dots. Values: 'text' (a
-quote inside is doubled), numbers, true, false, null. Keywords in any case. CONTAINS looks for a value in a list
-or for text in a text.
+quote inside is doubled), numbers, true, false, null. Keywords in any case. CONTAINS looks for a value in a
+list or for text in a text.
 
-A comparison with a missing key, a null or a value of another type is unknown: it matches neither as it stands nor
-under NOT, as in SQL. Only `= null`, `!= null`, IS NULL and IS NOT NULL ask about the missing itself.
+A comparison with a missing key, a null or a value of another type is unknown: it matches neither as it stands
+nor under NOT, as in SQL. Only `= null`, `!= null`, IS NULL and IS NOT NULL ask about the missing itself.
 """
 
 import fnmatch
