@@ -11,10 +11,11 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import ray
 import ray.data
 from ray.data import ActorPoolStrategy
 
-from pipelines.actors import IndexDocuments, Outcome, read_parcels
+from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
 from pipelines.plan import FOUND, Plan, plan_run, reading_list, scan
 from pipelines.progress import Problem, Progress, Report
@@ -30,7 +31,7 @@ PARCEL_BYTES = (64 << 10, 1 << 20)  # least: a batch worth encoding and a fragme
 GPU_PARCEL_BYTES = 4 << 20
 READING_PARCELS = 16  # parcels per read task, about
 TASK_CPUS = 0.25
-DEATHS_PER_WORKER = 3  # a document that kills its process would otherwise be tried for ever
+RETRIES_PER_PARCEL = 12  # a document that kills its process costs three, then it is set aside
 SLOWEST_BYTES_PER_SECOND = 1000  # an encoder slower than that is taken for stuck
 PATIENCE_SECONDS = 600
 
@@ -87,6 +88,7 @@ def encode(
     readings = reading_list(pieces, plan.wanted, size=READING_PARCELS * size)
     largest = max(size, pc.max(plan.wanted["size"]).as_py())
     configure_ray_data(patience=PATIENCE_SECONDS + largest / SLOWEST_BYTES_PER_SECOND)
+    attempts = ray.remote(num_cpus=0)(Attempts).remote()
     done = (
         ray.data.from_arrow(readings)
         .map_batches(
@@ -97,14 +99,14 @@ def encode(
         )
         .map_batches(
             IndexDocuments,
-            fn_constructor_kwargs=worker | {"threads": workers.threads},
+            fn_constructor_kwargs=worker | {"threads": workers.threads, "attempts": attempts},
             compute=ActorPoolStrategy(min_size=1, max_size=workers.count, initial_size=workers.count),
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=workers.cpus,
             num_gpus=workers.gpus or None,
-            max_restarts=DEATHS_PER_WORKER,
-            max_task_retries=DEATHS_PER_WORKER,
+            max_restarts=-1,
+            max_task_retries=RETRIES_PER_PARCEL,
         )
     )
     for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):

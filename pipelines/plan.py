@@ -91,12 +91,21 @@ def scan_batch(batch: pa.Table) -> Iterator[pa.Table]:
 
 def scan_piece(number: int, piece: Piece) -> Iterator[pa.Table]:
     rows = []
-    for item in read_piece(piece):
+    for item in read_all(piece):
         rows.append(describe(item) | {"piece": number})
         if len(rows) == ROWS_PER_TABLE:
             yield pa.Table.from_pylist(rows, schema=FOUND)
             rows = []
     yield pa.Table.from_pylist(rows, schema=FOUND)
+
+
+def read_all(piece: Piece) -> Iterator[Document | Rejected]:
+    """The piece, and if reading breaks off, one more input set aside that says so: other pieces go on."""
+    try:
+        yield from read_piece(piece)
+    except Exception as error:  # the boundary: one bad file must not stop the run
+        reason = f"reading broke off: {type(error).__name__}: {error}"
+        yield Rejected(piece.path, reason, "Check that the file is whole and readable, then run again")
 
 
 def describe(item: Document | Rejected) -> dict[str, str | int | None]:

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -110,7 +111,8 @@ def index(options: IndexOptions) -> int:
     from pipelines.index import main as run_job
     from pipelines.progress import print_report
 
-    report = run_job(options)
+    with redirect_stdout(sys.stderr):  # Ray prints there when a worker dies
+        report = run_job(options)
     if options.json:
         print_json(report.as_json())
     else:
@@ -206,7 +208,9 @@ def models(options: ModelsOptions) -> int:
 def bench(options: BenchOptions) -> int:
     from pipelines.benchmark import main as run_job
 
-    return print_figures(run_job(options), as_json=options.json)
+    with redirect_stdout(sys.stderr):
+        figures = run_job(options)
+    return print_figures(figures, as_json=options.json)
 
 
 def evaluate(options: EvaluateOptions) -> int:

@@ -14,10 +14,11 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from pipelines.actors import IndexDocuments, read_parcels
+from pipelines.actors import encode_each, read_parcels, unseal, write
 from pipelines.index import main
 from pipelines.plan import plan_run, reading_list, scan
 from pipelines.progress import Report
+from sproutrag.encoder import SentenceEncoder
 from sproutrag.ingest import list_pieces
 from sproutrag.models import fingerprint_of
 from sproutrag.options import IndexOptions
@@ -74,11 +75,12 @@ def index_in_process(source: str, *, db: str, encoder: str) -> None:
     pieces = list_pieces([source])
     found = pa.concat_tables(scan(pieces, start_ray=lambda: None))
     plan = plan_run(found, {}, delete_missing=False)
-    worker = IndexDocuments(db=db, encoder=encoder, fingerprint=fingerprint_of(encoder), threads=1)
+    encode = SentenceEncoder.from_pretrained(encoder).encode
     readings = reading_list(pieces, plan.wanted, size=1 << 20)
     parcels = pa.concat_tables(t for reading in readings for t in read_parcels(reading, parcel_size=1 << 20))
-    outcomes = [worker.index_parcel(**parcel) for parcel in parcels.to_pylist()]
-    publish(db, commit(db, [one.written for one in outcomes if one.written], run_id="loop"))
+    encoded = [encode_each(encode, unseal(parcel)) for parcel in parcels["documents"].to_pylist()]
+    written = [write(db, good, fingerprint=fingerprint_of(encoder)) for good, _ in encoded]
+    publish(db, commit(db, [one for one in written if one], run_id="loop"))
 
 
 def test_two_workers_on_two_nodes_write_what_one_process_writes(
