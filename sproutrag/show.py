@@ -24,12 +24,13 @@ from rich.text import Text
 from sproutrag.tree import Tree
 
 LINES = 60  # what a tree is folded to when no depth is asked for
+COLUMNS, COLUMNS_WITH_SCORES = (f"   node  affinity {score}  leaves  tree" for score in ("", "   score   "))
 BARS = "▁▂▃▄▅▆▇█"
 GREENS = ["#5f8f6f", "#4f9f6a", "#3fae64", "#2fbd5d", "#1fcc56"]  # legible on black and on white
 AMBERS = ["#8f7f5f", "#a8843f", "#c18a2a", "#da8a18", "#f08a00"]
 SNIPPET = 400  # characters of a leaf that can matter to one line
 ROWS = 16  # deepest tree whose icicle gives every depth its own row
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 UNSAFE_IN_SCRIPT = re.compile("[<>&\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -132,7 +133,7 @@ def open_to_lines(tree: Tree, lit: np.ndarray, budget: int) -> set[int]:
     holds = found[tree.slices[:, 1]] - found[tree.slices[:, 0]] > 0
     opened, lines = set[int](), 1
     waiting = [(not holds[tree.root], -int(size[tree.root]), tree.root)]
-    while waiting and (lines < budget or not waiting[0][0]):
+    while waiting and lines < budget:
         _, _, node = heapq.heappop(waiting)
         if node < tree.n_leaves:
             continue
@@ -160,7 +161,7 @@ def walk(tree: Tree, lit: np.ndarray, opened: set[int]) -> Iterator[tuple[str, E
 
 def one_line(text: str) -> str:
     """`text` without line breaks or characters that steer a terminal (escapes, marks of direction)."""
-    return UNPRINTABLE.sub("", " ".join(text.split()))
+    return STEERING.sub("", " ".join(text.split()))
 
 
 def fit(text: str, width: int) -> str:
@@ -234,18 +235,18 @@ class TreeDrawing:
 
     def line(self, guide: str, entry: Entry, opened: bool) -> Text:
         line = self.columns(entry, opened)
-        room = max(self.console.width - line.cell_len, 12)
+        room = max(self.console.width - line.cell_len, 8)
         if len(guide) > room // 2:
-            guide = "…" + guide[-(room // 2) :]
+            guide = "…" + guide[1 - room // 2 :]
         line.append(guide, "dim")
         label, style = self.label(entry, opened)
-        return line.append(fit(label, max(room - len(guide), 8)), style)
+        return line.append(fit(label, room - len(guide)), style)
 
 
 def draw_tree(console: Console, view: TreeView, *, depth: int | None = None) -> None:
-    """Print the tree, one line per node or chain of single-leaf merges.
+    """Print the tree, one line per node or chain of single-leaf merges, then evidence that was folded away.
 
-    `depth` levels are opened below the root; None folds to about LINES lines, with evidence always open.
+    `depth` levels are opened below the root; None opens the largest nodes until about LINES lines are full.
     """
     print_header(console, view)
     if not view.n_leaves:
@@ -253,13 +254,14 @@ def draw_tree(console: Console, view: TreeView, *, depth: int | None = None) -> 
         return
     drawing, tree, lit = TreeDrawing(console, view), view.tree, view.evidence_leaves()
     opened = open_to_lines(tree, lit, LINES) if depth is None else open_to_depth(tree, lit, depth)
-    scores = "   score   " if view.query else ""
-    print_line(console, Text(f"{'node':>7}  affinity {scores}{'leaves':>8}  tree", "dim italic"))
-    hidden = 0
-    for guide, entry in walk(tree, lit, opened):
+    print_line(console, Text(COLUMNS_WITH_SCORES if view.query else COLUMNS, "dim italic"))
+    drawn = list(walk(tree, lit, opened))
+    for guide, entry in drawn:
         print_line(console, drawing.line(guide, entry, entry.node in opened))
-        hidden += not entry.joined and tree.n_leaves <= entry.node and entry.node not in opened
-    print_footer(console, view, hidden)
+    alone = {entry.node for _, entry in drawn if not entry.joined}
+    for leaf in sorted(set(np.flatnonzero(lit).tolist()) - alone):
+        print_line(console, drawing.line("★ ", Entry(leaf), False))
+    print_footer(console, view, sum(node >= tree.n_leaves for node in alone - opened))
 
 
 def print_header(console: Console, view: TreeView) -> None:
@@ -268,10 +270,9 @@ def print_header(console: Console, view: TreeView) -> None:
         weak, strong = (float(a) for a in (view.tree.affinity.min(), view.tree.affinity.max()))
         facts += [counted(view.tree.n_nodes, "node", "nodes"), f"depth {view.tree.depth:,}"]
         facts += [f"affinity {weak:.3g} {BARS} {strong:.3g} by rank"]
-    names = [one_line(name) for name in (view.title, view.doc_id) if name]
-    print_line(console, Text(fit(names[0] if names else "", console.width), "bold"))
-    for line in [*dict.fromkeys(names[1:]), " · ".join(facts)]:
-        print_line(console, Text(fit(line, console.width), "dim"))
+    names = dict.fromkeys(one_line(name) for name in (view.title, view.doc_id) if name)
+    for line, style in zip([*names, " · ".join(facts)], ["bold", "dim", "dim"], strict=False):
+        print_line(console, Text(fit(line, console.width), style))
     if view.query:
         print_line(console, Text(fit(f"query: {one_line(view.query)}", console.width), "bold cyan"))
 
