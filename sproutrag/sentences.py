@@ -1,0 +1,120 @@
+"""Where sentences end inside one block of prose. sentencex decides; this module keeps it linear and repairs CJK."""
+
+import re
+import unicodedata
+
+from sentencex import get_sentence_boundaries
+
+WINDOW = 4_000  # characters per call: sentencex is quadratic in sentences where text is not ASCII
+MAX_SENTENCE = 2_000  # characters; longer ones are cut at clauses
+CLAUSE = 1_000  # characters aimed at when a sentence is too long
+
+# Full-width terminators end a sentence without a space. An ellipsis does so after some text (not in "我……我").
+CJK_END = re.compile(r"(?:[。！？；｡]|(?<=[^\s…]{6})……)[。！？；｡…]*+([”’」』】）》〉〕\"']*+)\s*")
+OTHER_END = re.compile(r"[^\W\d_]?[.!?:।؟۔։።]")
+MARKER = re.compile(
+    r"\W*(?:(?:section|sec|article|art|clause|no|nr|chapter|abs|ziff)\.?\s+)?"
+    r"(?:\d{1,3}(?:\.\d{1,3})*|[a-z]|[ivxlc]{1,6}|[一二三四五六七八九十]{1,3})\W{0,3}\Z",
+    re.IGNORECASE,
+)
+CUTS = (re.compile(r"[;；]\s*"), re.compile(r"[,:](?=\s)|[，、：]|\s[|–—-](?=\s)"), re.compile(r"\s+"))
+ZWJ = "\u200d"
+
+
+def sentence_ends(text: str, language: str) -> list[int]:
+    """Ascending end offsets, the last one len(text); no piece is longer than MAX_SENTENCE."""
+    ends: list[int] = []
+    start = 0
+    for match in CJK_END.finditer(text):
+        if match.end() == len(text) or (match[1] and "ぁ" <= text[match.end()] <= "ゖ"):
+            continue  # a quotation inside a Japanese sentence goes on with a particle
+        ends += _boundaries(text[start : match.end()], start, language)
+        start = match.end()
+    ends += _boundaries(text[start:], start, language)
+    return _cut_long(text, _joined(text, ends))
+
+
+def _boundaries(text: str, offset: int, language: str) -> list[int]:
+    """sentencex in windows; the last sentence of a window is read again with what follows it. Linear."""
+    ends: list[int] = []
+    start = 0
+    while start < len(text):
+        window = text[start : start + WINDOW]
+        found = [b["end_index"] for b in get_sentence_boundaries(language, window)] if OTHER_END.search(window) else []
+        if start + len(window) == len(text):
+            found = [*(end for end in found if end < len(window)), len(window)]
+        elif len(found) > 1:
+            found.pop()
+        else:
+            found = [clause_cut(window, 0)]
+        ends += [offset + start + end for end in found]
+        start = ends[-1] - offset
+    return ends
+
+
+def _joined(text: str, ends: list[int]) -> list[int]:
+    """Drop ends that leave a bare number or punctuation alone, or that fall inside a grapheme."""
+    kept: list[int] = []
+    start = 0
+    for end in ends:
+        last = end == len(text)
+        piece = text[start : min(end, start + 40)].strip()
+        bare = not any(map(str.isalnum, piece)) and end - start <= 40
+        if bare and kept and start and not piece.startswith(("(", "[", "“", "（", "¿", "¡")):
+            kept[-1] = start = end
+        elif last or not (bare or (len(piece) < 24 and MARKER.match(piece)) or in_grapheme(text, end)):
+            kept.append(end)
+            start = end
+    return kept
+
+
+def _cut_long(text: str, ends: list[int]) -> list[int]:
+    cuts: list[int] = []
+    start = 0
+    for end in ends:
+        while end - start > MAX_SENTENCE:
+            start = clause_cut(text, start)
+            cuts.append(start)
+        cuts.append(end)
+        start = end
+    return cuts
+
+
+def clause_cut(text: str, start: int) -> int:
+    """A place after text[start:] to cut near CLAUSE characters: semicolon, comma, space, else between graphemes."""
+    piece = text[start : start + CLAUSE]
+    for pattern in CUTS:
+        places = [match.end() for match in pattern.finditer(piece, CLAUSE // 3)]
+        while places:
+            place = start + places.pop()
+            if not in_grapheme(text, place):
+                return place
+    place = start + len(piece)
+    while in_grapheme(text, place) and place > start + CLAUSE // 2:
+        place -= 1
+    return place
+
+
+def in_grapheme(text: str, place: int) -> bool:
+    """Would a cut before text[place] split what a reader sees as one character?"""
+    if not 0 < place < len(text) or (text[place] < "\u0300" and text[place] != "\n"):
+        return False
+    before, after = text[place - 1], text[place]
+    if after == "\n":
+        return before == "\r"
+    if "\U0001f1e6" <= after <= "\U0001f1ff":
+        return _flags_before(text, place) % 2 == 1
+    if before in ("\n", "\r"):
+        return False
+    joins = unicodedata.category(after) in ("Mn", "Mc", "Me") or after in "\u200c\u200d\uff9e\uff9f"
+    modifies = "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f"
+    jamo = "\u1100" <= before <= "\u11ff" or "\uac00" <= before <= "\ud7ff"
+    return joins or modifies or before == ZWJ or (jamo and "\u1100" <= after <= "\u11ff")
+
+
+def _flags_before(text: str, place: int) -> int:
+    """Regional indicators just before `place`; a flag is two of them."""
+    first = place
+    while first > max(0, place - 64) and "\U0001f1e6" <= text[first - 1] <= "\U0001f1ff":
+        first -= 1
+    return place - first
