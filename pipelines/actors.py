@@ -1,21 +1,25 @@
 """The steps that run on workers: read, encode, write. Each turns an Arrow batch into library types and back.
 
-Documents travel in parcels: an Arrow table of about a given number of bytes, sealed into one row. So a batch is
-bounded by bytes, whatever Ray merges or splits: a huge document travels alone, ten thousand tiny ones together.
+Documents travel in parcels: an Arrow table of about a given number of bytes, sealed into one row. So a batch
+is bounded by bytes, whatever Ray merges or splits: a huge document travels alone, ten thousand tiny ones
+together.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import ray
+from ray.actor import ActorHandle
 
-from pipelines.plan import DOCUMENT_OVERHEAD
+from pipelines.plan import DOCUMENT_OVERHEAD, read_all
 from pipelines.progress import Problem
 from sproutrag.documents import Document
-from sproutrag.ingest import Piece, read_piece
+from sproutrag.ingest import Piece
 from sproutrag.storage import Written, write_fragments
 from sproutrag.tables import document_rows, node_rows
 from sproutrag.tree import build_tree
@@ -34,12 +38,17 @@ DOCUMENT = pa.schema(
     ]
 )
 PARCEL = pa.schema([("documents", pa.large_binary()), ("size", pa.int64())])
+DEATHS_PER_DOCUMENT = 2  # alone in its parcel; once may be the neighbour's fault, or the machine's
 OUTCOME = pa.schema([("outcome", pa.large_string())])  # an Outcome as JSON
+
+
+class WorkerDiffers(Exception):
+    """A worker would write other vectors than the run is planned for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one parcel of `size` bytes: fragments that wait for the commit, and documents set aside."""
+    """What became of one parcel of `size` bytes: fragments waiting for the commit, documents set aside."""
 
     size: int
     written: Written | None
@@ -68,7 +77,7 @@ def read_parcels(batch: pa.Table, *, parcel_size: int) -> Iterator[pa.Table]:
 
 def read_wanted(piece: str, wanted: Sequence[str]) -> Iterator[Document]:
     ids = frozenset(wanted)
-    for item in read_piece(Piece(**json.loads(piece))):
+    for item in read_all(Piece(**json.loads(piece))):
         if isinstance(item, Document) and item.id in ids:
             yield item
 
@@ -103,28 +112,69 @@ def unseal(parcel: bytes) -> list[Document]:
 # --- encode, build trees, write
 
 
-class IndexDocuments:
-    """Encodes parcels, builds their trees and writes them as fragments that nobody sees before the commit."""
+class Attempts:
+    """Remembers, beyond the death of a worker, what was begun and never finished. One for all workers of a run."""
 
-    def __init__(self, *, db: str, encoder: str, threads: int) -> None:
+    def __init__(self) -> None:
+        self.unfinished: Counter[str] = Counter()
+
+    def begin(self, work: str) -> int:
+        """How often this was begun before without an end: each time, its worker died."""
+        self.unfinished[work] += 1
+        return self.unfinished[work] - 1
+
+    def finish(self, work: str) -> None:
+        del self.unfinished[work]
+
+
+class IndexDocuments:
+    """Encodes parcels, builds their trees and writes them as fragments that nobody sees before the commit.
+
+    attempts: handle of the run's Attempts actor. A parcel whose worker died is taken document by document, and a
+    document that took its worker down twice when it was alone is set aside.
+    """
+
+    def __init__(
+        self, *, db: str, encoder: str, fingerprint: str, threads: int, attempts: ActorHandle
+    ) -> None:
         import torch
 
         from sproutrag.encoder import SentenceEncoder
 
         torch.set_num_threads(threads)
         self.db = db
+        self.attempts = attempts
         self.encoder = SentenceEncoder.from_pretrained(encoder)
+        if self.encoder.fingerprint != fingerprint:
+            raise WorkerDiffers(
+                f"a worker loaded encoder {self.encoder.fingerprint!r} from {encoder} but the run uses "
+                f"{fingerprint!r}: put the same model on every node, then run again"
+            )
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        outcomes = [
-            self.index(unseal(parcel), size=size).to_json()
-            for parcel, size in zip(batch["documents"].to_pylist(), batch["size"].to_pylist(), strict=True)
-        ]
+        outcomes = [self.index_once(**parcel).to_json() for parcel in batch.to_pylist()]
         return pa.table({"outcome": outcomes}, schema=OUTCOME)
 
-    def index(self, documents: Sequence[Document], *, size: int) -> Outcome:
-        encoded, problems = encode_each(self.encoder.encode, documents)
-        return Outcome(size, write(self.db, encoded, fingerprint=self.encoder.fingerprint), problems)
+    def index_once(self, documents: bytes, size: int) -> Outcome:
+        parcel = unseal(documents)
+        work = f"parcel of {parcel[0].id}"
+        died = ray.get(self.attempts.begin.remote(work))
+        encoded, problems = self.one_by_one(parcel) if died else encode_each(self.encoder.encode, parcel)
+        written = write(self.db, encoded, fingerprint=self.encoder.fingerprint)
+        self.attempts.finish.remote(work)
+        return Outcome(size, written, problems)
+
+    def one_by_one(self, parcel: Sequence[Document]) -> tuple[list["EncodedDocument"], list[Problem]]:
+        encoded: list[EncodedDocument] = []
+        problems: list[Problem] = []
+        for document in parcel:
+            if ray.get(self.attempts.begin.remote(document.id)) >= DEATHS_PER_DOCUMENT:
+                problems.append(problem_with(document, "it ended the worker process each time it was tried"))
+                continue
+            good, bad = encode_each(self.encoder.encode, [document])
+            ray.get(self.attempts.finish.remote(document.id))
+            encoded, problems = encoded + good, problems + bad
+        return encoded, problems
 
 
 def encode_each(

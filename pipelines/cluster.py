@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.data import DataContext
 from ray.util.annotations import RayDeprecationWarning
 
 CORES_PER_WORKER = 4  # more threads in one encoder gain little (README, benchmarks)
-CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for the tasks that feed them
+CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for tasks that feed them
 ONE_ROW = 1  # byte: Ray ends a block as soon as it is larger, so a parcel is neither merged nor split
 OBJECT_STORE_BYTES = 512 << 20  # of a private Ray: parcels are small, and few are under way
 
@@ -59,22 +60,38 @@ def start_ray(scratch: str) -> None:
     warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray forks only to start programs
     warnings.filterwarnings("ignore", category=RayDeprecationWarning)  # Ray is pinned; updating it is a task
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     environment = worker_environment()
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(runtime_env={"env_vars": environment}, **quiet)
+        with native_stderr_silenced():
+            ray.init(runtime_env={"env_vars": environment}, **quiet)
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; silences its notice
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a notice
     os.environ.update(environment)
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        _temp_dir=scratch,
-        _node_ip_address="127.0.0.1",
-        **quiet,
-    )
+    with native_stderr_silenced():
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=scratch,
+            _node_ip_address="127.0.0.1",
+            **quiet,
+        )
+
+
+@contextmanager
+def native_stderr_silenced() -> Iterator[None]:
+    """Ray's native code announces its own log level; what goes wrong in here is raised, not printed."""
+    kept = os.dup(2)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(silence)
 
 
 def worker_environment() -> dict[str, str]:
@@ -89,8 +106,8 @@ def worker_environment() -> dict[str, str]:
 def share_out(wanted: int) -> Workers:
     """Fit `wanted` encoders (0: choose) to the nodes that are there.
 
-    With GPUs: one encoder per GPU, or several sharing each. Without: the cores of the smallest node are divided
-    among its encoders, and CORES_FOR_TASKS stay free on every node.
+    With GPUs: one encoder per GPU, or several sharing each. Without: the cores of the smallest node are
+    divided among its encoders, and CORES_FOR_TASKS stay free on every node.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     cores = min(node["CPU"] for node in nodes)
@@ -112,7 +129,7 @@ def round_down(cpus: float) -> float:
 
 
 def configure_ray_data(*, patience: float) -> None:
-    """Silent, one row per block, and an error instead of waiting for ever: after `patience` seconds of silence.
+    """Silent, one row per block, and an error after `patience` seconds without any result.
 
     Applies to the data sets created afterwards: a data set copies its context.
     """
@@ -121,4 +138,4 @@ def configure_ray_data(*, patience: float) -> None:
     context.print_on_execution_start = False
     context.target_max_block_size = ONE_ROW
     context.execution_no_progress_timeout_s = patience
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it logs is raised as well

@@ -1,47 +1,51 @@
-"""From files to a searchable index: scan, plan, encode on Ray, commit once per table, build indices, publish.
+"""From files to a searchable index: scan, plan, encode on Ray, commit once per table, index, publish.
 
-Workers write fragments; the driver commits them. Until the new snapshot is published, readers see the old one;
-a run that dies leaves it as it is.
+Workers write fragments; the driver commits them. Until the new snapshot is published, readers see the old
+one; a run that dies leaves it as it is.
 """
 
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import ray
 import ray.data
 from ray.data import ActorPoolStrategy
 
-from pipelines.actors import IndexDocuments, Outcome, read_parcels
+from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
-from pipelines.plan import Plan, plan_run, reading_list, scan
+from pipelines.plan import FOUND, Plan, plan_run, reading_list, scan
 from pipelines.progress import Problem, Progress, Report
 from sproutrag.indices import build_indices
 from sproutrag.ingest import Piece, list_pieces
-from sproutrag.models import find_encoder, fingerprint_of
+from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions
 from sproutrag.snapshots import Snapshot
-from sproutrag.storage import commit, publish, require_fingerprint, stored_hashes
+from sproutrag.storage import commit, encoder_of, publish, require_fingerprint, stored_hashes
 
 PARCELS_PER_WORKER = 4  # at least, where there is enough to do: workers finish within a quarter of a parcel
 PARCEL_BYTES = (64 << 10, 1 << 20)  # least: a batch worth encoding and a fragment worth a file; most: memory
 GPU_PARCEL_BYTES = 4 << 20
 READING_PARCELS = 16  # parcels per read task, about
 TASK_CPUS = 0.25
-DEATHS_PER_WORKER = 3  # a document that kills its process would otherwise be tried for ever
+RETRIES_PER_PARCEL = 12  # a document that kills its process costs three, then it is set aside
 SLOWEST_BYTES_PER_SECOND = 1000  # an encoder slower than that is taken for stuck
 PATIENCE_SECONDS = 600
 
 
 def main(options: IndexOptions) -> Report:
     progress = Progress()
-    encoder = find_encoder(options.encoder)
-    fingerprint = fingerprint_of(encoder)
+    encoder = choose_encoder(options)
+    path = find_encoder(encoder)
+    fingerprint = fingerprint_of(path)
     require_fingerprint(options.db, fingerprint)
     with ray_on_demand() as start_ray:
         with progress.stage("scan"):
             pieces = list_pieces(options.sources)
-            found = scan(pieces, start_ray=start_ray, progress=progress)
+            found = pa.concat_tables(noted(scan(pieces, start_ray=start_ray), progress))
             plan = plan_run(found, stored_hashes(options.db), delete_missing=options.delete_missing)
         workers, outcomes = NO_WORKERS, []
         if plan.wanted.num_rows:
@@ -49,12 +53,18 @@ def main(options: IndexOptions) -> Report:
                 start_ray()
                 workers = share_out(options.workers)
             with progress.stage("encode", documents=plan.wanted.num_rows, size=plan.size):
-                stream = encode(plan, pieces, db=options.db, encoder=encoder, workers=workers)
-                outcomes = list(shown(stream, progress))
+                worker = {"db": options.db, "encoder": path, "fingerprint": fingerprint}
+                outcomes = list(shown(encode(plan, pieces, worker=worker, workers=workers), progress))
     with progress.stage("commit"):
         written = [outcome.written for outcome in outcomes if outcome.written]
-        run_id = uuid.uuid4().hex
-        head = commit(options.db, written, run_id=run_id, remove=plan.missing, sources=options.sources)
+        head = commit(
+            options.db,
+            written,
+            run_id=uuid.uuid4().hex,
+            remove=plan.missing,
+            sources=options.sources,
+            encoder=encoder,
+        )
     with progress.stage("indices"):
         indices = build_indices(options.db)
     with progress.stage("publish"):
@@ -64,13 +74,21 @@ def main(options: IndexOptions) -> Report:
     )
 
 
+def choose_encoder(options: IndexOptions) -> str:
+    """A name, or the absolute path of a model directory: what later runs and readers will look for."""
+    chosen = options.encoder or encoder_of(options.db) or DEFAULT_ENCODER
+    return os.path.abspath(chosen) if os.path.isdir(chosen) else chosen
+
+
 def encode(
-    plan: Plan, pieces: Sequence[Piece], *, db: str, encoder: str, workers: Workers
+    plan: Plan, pieces: Sequence[Piece], *, worker: dict[str, str], workers: Workers
 ) -> Iterator[Outcome]:
     """Read, encode and write on Ray; outcomes arrive as parcels finish."""
     size = parcel_size(plan.size, workers)
     readings = reading_list(pieces, plan.wanted, size=READING_PARCELS * size)
-    configure_ray_data(patience=PATIENCE_SECONDS + max(size, pc.max(plan.wanted["size"]).as_py()) / SLOWEST_BYTES_PER_SECOND)
+    largest = max(size, pc.max(plan.wanted["size"]).as_py())
+    configure_ray_data(patience=PATIENCE_SECONDS + largest / SLOWEST_BYTES_PER_SECOND)
+    attempts = ray.remote(num_cpus=0)(Attempts).remote()
     done = (
         ray.data.from_arrow(readings)
         .map_batches(
@@ -81,14 +99,14 @@ def encode(
         )
         .map_batches(
             IndexDocuments,
-            fn_constructor_kwargs={"db": db, "encoder": encoder, "threads": workers.threads},
+            fn_constructor_kwargs=worker | {"threads": workers.threads, "attempts": attempts},
             compute=ActorPoolStrategy(min_size=1, max_size=workers.count, initial_size=workers.count),
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=workers.cpus,
             num_gpus=workers.gpus or None,
-            max_restarts=DEATHS_PER_WORKER,
-            max_task_retries=DEATHS_PER_WORKER,
+            max_restarts=-1,
+            max_task_retries=RETRIES_PER_PARCEL,
         )
     )
     for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
@@ -96,10 +114,17 @@ def encode(
 
 
 def parcel_size(total: int, workers: Workers) -> int:
-    """Bytes per parcel: several parcels for each worker, none tiny, none too large for memory or for progress."""
+    """Bytes per parcel: several for each worker, none tiny, none too large for memory or for progress."""
     least, most = PARCEL_BYTES
     most = GPU_PARCEL_BYTES if workers.gpus else most
     return min(most, max(least, total // (PARCELS_PER_WORKER * workers.count)))
+
+
+def noted(tables: Iterator[pa.Table], progress: Progress) -> Iterator[pa.Table]:
+    yield FOUND.empty_table()
+    for table in tables:
+        progress.advance(documents=table.num_rows, size=pc.sum(table["size"]).as_py() or 0)
+        yield table
 
 
 def shown(outcomes: Iterator[Outcome], progress: Progress) -> Iterator[Outcome]:

@@ -6,7 +6,7 @@ when they are encoded, from exactly the pieces that hold something new.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
 
-from pipelines.progress import Progress
 from sproutrag.documents import Document, content_hash
 from sproutrag.ingest import Piece, Rejected, read_piece
 
@@ -31,11 +30,11 @@ FOUND = pa.schema(
     ]
 )
 PIECE = pa.schema([("number", pa.int32()), ("piece", pa.string())])  # a Piece as JSON
-READING = pa.schema([("piece", pa.string()), ("wanted", pa.list_(pa.string()))])  # and the doc_ids to take from it
+READING = pa.schema([("piece", pa.string()), ("wanted", pa.list_(pa.string()))])  # wanted: doc_ids
 
 SCAN_SECONDS = 10.0  # about what starting Ray costs: what takes longer is scanned in parallel
 ROWS_PER_TABLE = 4096
-DOCUMENT_OVERHEAD = 256  # bytes that a document counts beyond its text, so that tiny ones fill no endless parcel
+DOCUMENT_OVERHEAD = 256  # bytes a document counts beyond its text: a parcel of tiny ones has an end
 
 
 class DuplicateDocuments(Exception):
@@ -64,23 +63,15 @@ class Plan:
 # --- scan
 
 
-def scan(pieces: Sequence[Piece], *, start_ray: Callable[[], None], progress: Progress) -> pa.Table:
-    """All inputs as one table of FOUND: here for as long as starting Ray would take, the rest on Ray."""
+def scan(pieces: Sequence[Piece], *, start_ray: Callable[[], None]) -> Iterator[pa.Table]:
+    """All inputs as tables of FOUND: read here for as long as starting Ray would take, the rest on Ray."""
     started = time.monotonic()
-    tables = [FOUND.empty_table()]
     for number, piece in enumerate(pieces):
         if time.monotonic() - started > SCAN_SECONDS:
             start_ray()
-            tables.extend(note(scan_on_ray(pieces, first=number), progress))
-            break
-        tables.extend(note(scan_piece(number, piece), progress))
-    return pa.concat_tables(tables)
-
-
-def note(tables: Iterable[pa.Table], progress: Progress) -> Iterator[pa.Table]:
-    for table in tables:
-        progress.advance(documents=table.num_rows, size=pc.sum(table["size"]).as_py() or 0)
-        yield table
+            yield from scan_on_ray(pieces, first=number)
+            return
+        yield from scan_piece(number, piece)
 
 
 def scan_on_ray(pieces: Sequence[Piece], *, first: int) -> Iterator[pa.Table]:
@@ -100,12 +91,21 @@ def scan_batch(batch: pa.Table) -> Iterator[pa.Table]:
 
 def scan_piece(number: int, piece: Piece) -> Iterator[pa.Table]:
     rows = []
-    for item in read_piece(piece):
+    for item in read_all(piece):
         rows.append(describe(item) | {"piece": number})
         if len(rows) == ROWS_PER_TABLE:
             yield pa.Table.from_pylist(rows, schema=FOUND)
             rows = []
     yield pa.Table.from_pylist(rows, schema=FOUND)
+
+
+def read_all(piece: Piece) -> Iterator[Document | Rejected]:
+    """The piece, and if reading breaks off, one more input set aside that says so: other pieces go on."""
+    try:
+        yield from read_piece(piece)
+    except Exception as error:  # the boundary: one bad file must not stop the run
+        reason = f"reading broke off: {type(error).__name__}: {error}"
+        yield Rejected(piece.path, reason, "Check that the file is whole and readable, then run again")
 
 
 def describe(item: Document | Rejected) -> dict[str, str | int | None]:

@@ -29,7 +29,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of every input. leaves, nodes and tokens count what this run wrote; coverage is the index's."""
+    """What became of every input. leaves, nodes, tokens count what this run wrote; coverage is the index's."""
 
     indexed: int
     replaced: int
@@ -59,7 +59,7 @@ class Report:
 
 
 class Progress:
-    """Counts documents, bytes and tokens stage by stage; a moving bar on a terminal, plain lines elsewhere."""
+    """Counts documents, bytes and tokens stage by stage; a moving bar on a terminal, else plain lines."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The layout of a text: lines grouped into blocks, in one linear pass. Knows nothing of sentences or leaves."""
+"""The layout of a text: lines grouped into blocks, in one linear pass. Knows nothing of sentences."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Kind(IntEnum):
 
 
 class Block(NamedTuple):
-    """Characters [start, end) of one kind. Blocks with one `paragraph` number have no blank line between them."""
+    """Characters [start, end) of one kind. No blank line lies between blocks of one `paragraph` number."""
 
     start: int
     end: int
@@ -42,8 +42,11 @@ class Block(NamedTuple):
 
 
 class Line(NamedTuple):
+    """A line that is not blank; `after_gap`: a blank line comes before it."""
+
     start: int
     text: str
+    after_gap: bool
 
     @property
     def end(self) -> int:
@@ -67,48 +70,46 @@ def blocks(text: str) -> list[Block]:
 
 
 def _lines(text: str) -> list[Line]:
-    lines, start = [], 0
+    lines: list[Line] = []
+    start, gap = 0, True
     for line in text.splitlines(keepends=True):
-        lines.append(Line(start, line))
+        if not line.isspace():
+            lines.append(Line(start, line, gap))
+        gap = line.isspace()
         start += len(line)
     return lines
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """Stretches of lines without a blank line, except that a fenced code block is one stretch with its blanks."""
-    run: list[Line] = []
+    """Stretches of lines without a blank line; a fenced code block is one stretch, with its blanks."""
     closes = _fence_ends(lines)
-    i = 0
+    first = i = 0
     while i < len(lines):
+        if i > first and (lines[i].after_gap or i in closes):
+            yield list(lines[first:i])
+            first = i
         if i in closes:
-            if run:
-                yield run
             yield list(lines[i : closes[i]])
-            run, i = [], closes[i]
+            first = i = closes[i]
             continue
-        if not lines[i].text.isspace():
-            run.append(lines[i])
-        elif run:
-            yield run
-            run = []
         i += 1
-    if run:
-        yield run
+    if first < len(lines):
+        yield list(lines[first:])
 
 
 def _fence_ends(lines: Sequence[Line]) -> dict[int, int]:
     """Line of an opening fence -> line after its closing one. A fence that is never closed is prose."""
     ends: dict[int, int] = {}
-    opened: tuple[int, str] | None = None
+    opened, mark = -1, ""
     for i, line in enumerate(lines):
-        fence = FENCE.match(line.text)
-        if fence is None:
+        fence = FENCE.match(line.text) if "```" in line.text or "~~~" in line.text else None
+        if fence is None or (mark and fence[1] != mark):
             continue
-        if opened is None:
-            opened = (i, fence[1])
-        elif fence[1] == opened[1]:
-            ends[opened[0]] = i + 1
-            opened = None
+        if mark:
+            ends[opened] = i + 1
+            mark = ""
+        else:
+            opened, mark = i, fence[1]
     return ends
 
 
@@ -184,7 +185,7 @@ def _prose_kind(line: Line) -> Kind:
 
 
 def _is_wrap(before: str, line: str, width: int) -> bool:
-    """Was the line break put in by hand-wrapping: did the next word not fit, or does it go on in lower case?"""
+    """Is the line break a wrap by hand: did the next word not fit, or does it go on in lower case?"""
     word = FIRST_WORD.search(line)
     if word is None or len(before) > PROSE_WIDTH + RAGGED:
         return False
@@ -201,7 +202,9 @@ def _promote_titles(found: list[Block], text: str) -> list[Block]:
     for i, block in enumerate(found[:-1]):
         if block.kind is Kind.PROSE and block.end - block.start <= TITLE_CHARS + 2:
             following = found[i + 1]
-            if _is_title(text[block.start : block.end].strip(), text[following.start : following.end], following.kind):
+            if _is_title(
+                text[block.start : block.end].strip(), text[following.start : following.end], following.kind
+            ):
                 found[i] = block._replace(kind=Kind.HEADING)
     return found
 
@@ -209,7 +212,13 @@ def _promote_titles(found: list[Block], text: str) -> list[Block]:
 def _is_title(line: str, following: str, kind: Kind) -> bool:
     if line.endswith((":", "：")):
         return True
-    if len(line) > TITLE_CHARS or "\n" in line or TERMINAL.search(line) or not line[0].isalnum() or line[0].islower():
+    if (
+        len(line) > TITLE_CHARS
+        or "\n" in line
+        or TERMINAL.search(line)
+        or not line[0].isalnum()
+        or line[0].islower()
+    ):
         return False
     longer = len(following) > TITLE_CHARS or TERMINAL.search(following.rstrip()) is not None
     return longer if kind is Kind.PROSE else kind is not Kind.HEADING

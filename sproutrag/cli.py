@@ -9,7 +9,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from contextlib import redirect_stdout
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -104,13 +105,14 @@ def print_json(value: Any) -> None:
 
 def index(options: IndexOptions) -> int:
     if not options.sources:
-        raise WrongUsage("nothing to index: name files or directories, as in `sproutrag index docs --db my.db`")
+        raise WrongUsage("nothing to index: name files or directories (sproutrag index docs --db my.db)")
     if options.workers < 0:
         raise WrongUsage(f"--workers {options.workers}: give a number of processes, or 0 to choose by itself")
     from pipelines.index import main as run_job
     from pipelines.progress import print_report
 
-    report = run_job(options)
+    with redirect_stdout(sys.stderr):  # Ray prints there when a worker dies
+        report = run_job(options)
     if options.json:
         print_json(report.as_json())
     else:
@@ -154,18 +156,36 @@ def print_passages(found: Sequence[Any]) -> None:
 
 
 def show(options: ShowOptions) -> int:
+    from rich.console import Console
+
+    from sproutrag.show import draw_tree, page_data, write_page
+
+    view = tree_view(options)
+    if options.html:
+        write_page(options.html, view)
+        print(f"wrote {options.html}", file=sys.stderr)
+    if options.json:
+        print_json(page_data(view))
+    elif not options.html:
+        draw_tree(Console(), view)
+    return DONE
+
+
+def tree_view(options: ShowOptions) -> Any:
+    """The document and, with a query, what a search in this document alone returns."""
     from sproutrag.index import TreeIndex
-    from sproutrag.show import draw_tree, tree_json, write_page
+    from sproutrag.show import TreeView
 
     index = TreeIndex.open(options.db)
-    if options.json:
-        print_json(tree_json(index, options.doc, query=options.query))
-    elif options.html:
-        write_page(index, options.doc, path=options.html, query=options.query)
-        print(options.html)
-    else:
-        draw_tree(index, options.doc, query=options.query)
-    return DONE
+    stored = index.document(options.doc)
+    document = stored.document
+    view = TreeView(document.id, document.title, document.text, stored.spans, stored.tree)
+    if not options.query:
+        return view
+    found = index.search(options.query, doc=document.id)
+    return replace(
+        view, query=options.query, evidence=tuple(leaf for passage in found for leaf in passage.leaves)
+    )
 
 
 def stats(options: StatsOptions) -> int:
@@ -188,7 +208,9 @@ def models(options: ModelsOptions) -> int:
 def bench(options: BenchOptions) -> int:
     from pipelines.benchmark import main as run_job
 
-    return print_figures(run_job(options), as_json=options.json)
+    with redirect_stdout(sys.stderr):
+        figures = run_job(options)
+    return print_figures(figures, as_json=options.json)
 
 
 def evaluate(options: EvaluateOptions) -> int:

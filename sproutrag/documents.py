@@ -29,8 +29,8 @@ LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 class Document:
     """One source text. `id` is unique in the corpus.
 
-    language is ISO 639-1, "" where it is to be detected; metadata is a JSON object as text with sorted keys, so that
-    no schema can drift; source is "path" or "path:line" (1-based), where the document was read.
+    language is ISO 639-1, "" where it is to be detected; metadata is a JSON object as text with sorted keys,
+    so that no schema can drift; source is "path" or "path:line" (1-based), where the document was read.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Document:
 
 
 class Unit(NamedTuple):
-    """Characters [start, end) that are never cut. `leads`: goes with what follows. `alone`: shares no leaf."""
+    """Characters [start, end), never cut. `leads`: goes with what follows. `alone`: shares no leaf."""
 
     start: int
     end: int
@@ -62,7 +62,7 @@ def _identifier() -> LanguageIdentifier:
 
 
 def detect_language(text: str) -> str:
-    """ISO 639-1 code by the letters of a short sample from the start; English where there are too few to tell."""
+    """ISO 639-1 code by a short sample from the start; English where there are too few letters to tell."""
     sample = NOT_PROSE.sub(" ", text[: 4 * LANGUAGE_SAMPLE])[:LANGUAGE_SAMPLE].strip()
     if not sample or (sample.isascii() and len(sample) < FRAGMENT):
         return DEFAULT_LANGUAGE
@@ -72,7 +72,7 @@ def detect_language(text: str) -> str:
 def leaf_spans(text: str, *, language: str = "", sentences_per_leaf: int = 2) -> Spans:
     """Cut text into leaves of whole sentences. Every non-space character is in exactly one leaf. Linear time.
 
-    Leaves keep to paragraphs, except that a heading goes with what follows it; a table row is a leaf of its own.
+    Leaves keep to paragraphs, but a heading goes with what follows it; a table row is a leaf of its own.
     """
     text = LONE_SURROGATE.sub("\ufffd", text)
     language = language.split("-")[0].lower() or detect_language(text)
@@ -86,7 +86,12 @@ def _units(text: str, block: Block, language: str) -> list[Unit]:
     if block.kind is Kind.HEADING and len(body) <= ATOMIC_ITEM:
         return _trimmed(text, block, [len(body)], weight=0, leads=True)
     if block.kind >= Kind.TABLE_HEADER:
-        return _trimmed(text, block, [len(body)] if len(body) <= MAX_SENTENCE else sentence_ends(body, language), alone=True)
+        return _trimmed(
+            text,
+            block,
+            [len(body)] if len(body) <= MAX_SENTENCE else sentence_ends(body, language),
+            alone=True,
+        )
     if block.kind is Kind.ITEM and len(body) <= ATOMIC_ITEM:
         return _trimmed(text, block, [len(body)])
     units = _trimmed(text, block, sentence_ends(body, language))
@@ -104,8 +109,10 @@ def _trimmed(text: str, block: Block, ends: list[int], *, weight: int = SENTENCE
         first = start + len(piece) - len(piece.lstrip())
         last = first + len(piece.strip())
         if first < last:
-            bare = last - first < 200 and not any(map(str.isalnum, text[first:last]))
-            units.append(Unit(first, last, block.paragraph, weight, leads and not bare, alone and not bare, bare))
+            if last - first < 200 and not any(map(str.isalnum, text[first:last])):
+                units.append(Unit(first, last, block.paragraph, weight=0, bare=True))
+            else:
+                units.append(Unit(first, last, block.paragraph, weight, leads, alone))
         start = block.start + end
     return units
 
@@ -124,7 +131,8 @@ def _gather(units: list[Unit], *, capacity: int) -> list[tuple[int, int]]:
             weight = unit.weight
     _settle(leaves)
     if len(leaves) > 1 and leaves[-1][-1].leads and not leaves[-2][-1].alone:
-        leaves[-2] += leaves.pop()
+        heading = leaves.pop()
+        leaves[-1] += heading
     return [(leaf[0].start, leaf[-1].end) for leaf in leaves]
 
 
@@ -135,7 +143,7 @@ def _joins(leaf: list[Unit], weight: int, unit: Unit, capacity: int) -> bool:
         return False
     if unit.bare:
         return True
-    if last.leads or last.bare and len(leaf) == 1:
+    if last.leads or (last.bare and len(leaf) == 1):
         return length <= MAX_SENTENCE + ATOMIC_ITEM
     if unit.leads or unit.alone or last.alone or unit.paragraph != last.paragraph:
         return False
@@ -144,10 +152,12 @@ def _joins(leaf: list[Unit], weight: int, unit: Unit, capacity: int) -> bool:
 
 def _settle(leaves: list[list[Unit]]) -> None:
     """A fragment left over at the end of its paragraph goes to the leaf before it."""
-    if len(leaves) > 1 and len(leaves[-1]) == 1 and leaves[-1][0].weight == FRAGMENT_WEIGHT:
-        before, fragment = leaves[-2][-1], leaves[-1][0]
-        if before.paragraph == fragment.paragraph and not (before.alone or before.leads):
-            leaves[-2] += leaves.pop()
+    if len(leaves) < 2 or len(leaves[-1]) > 1 or leaves[-1][0].weight != FRAGMENT_WEIGHT:
+        return
+    before, fragment = leaves[-2][-1], leaves[-1][0]
+    if before.paragraph == fragment.paragraph and not (before.alone or before.leads):
+        leaves.pop()
+        leaves[-1].append(fragment)
 
 
 def content_hash(document: Document) -> str:
@@ -175,7 +185,7 @@ _SPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # U+3000 is 
 
 
 def row_context(text: str, start: int) -> tuple[int, int] | None:
-    """Span of the header and separator of the Markdown table whose row holds character `start`; None elsewhere."""
+    """Span of header and separator of the Markdown table with a row at character `start`; None elsewhere."""
     starts, ends, headers = _rows(text)
     row = bisect.bisect_right(starts, start) - 1
     return headers[row] if row >= 0 and start < ends[row] else None

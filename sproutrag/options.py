@@ -1,4 +1,4 @@
-"""What each command can be told. A field is the default, the type and the help; nothing else states a default.
+"""What each command can be told. A field is default, type and help; nothing else states a default.
 
 The library never sees these objects: jobs and commands read them and pass plain keyword arguments on.
 """
@@ -17,12 +17,15 @@ class IndexOptions:
     written. Exit status 3: done, but some inputs were set aside (the report says which, why and what to do).
     """
 
-    sources: Annotated[Positional[tuple[str, ...]], arg(metavar="SOURCE...", help_behavior_hint="(one or more)")]
+    sources: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="SOURCE...", help_behavior_hint="(one or more)")
+    ]
     """Files, directories, globs or URIs (s3://..., gs://...): jsonl, parquet, csv, txt and Markdown."""
     db: str
     """Directory or URI of the index; created when it does not exist."""
-    encoder: str = "all-MiniLM-L6-v2"
-    """Name of an encoder (`sproutrag models list`), a model directory, or a name on the Hugging Face hub."""
+    encoder: str | None = None
+    """Name of an encoder (`sproutrag models list`), a model directory, or a name on the Hugging Face hub;
+    without it, the one that the index was built with, and all-MiniLM-L6-v2 for a new index."""
     workers: int = 0
     """Encoder processes; 0 chooses: one per GPU, or without GPUs one for every four cores of a node."""
     delete_missing: bool = False

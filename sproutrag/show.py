@@ -1,14 +1,20 @@
 """One document's tree for the eye: in the terminal, and as one page without a single request.
 
-Both draw from a TreeView. Affinity is shaded by rank (it is too skewed for a linear scale) and printed as it is.
-Document text is hostile until drawn: control and direction characters stay out of the terminal.
+Both draw from a TreeView. Affinity is shaded by rank: it is too skewed for a linear scale. Document text is
+hostile until drawn: no control or direction character reaches the terminal, no markup the page.
 """
 
+import base64
+import hashlib
 import heapq
+import json
 import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -18,11 +24,14 @@ from rich.text import Text
 from sproutrag.tree import Tree
 
 LINES = 60  # what a tree is folded to when no depth is asked for
+COLUMNS, COLUMNS_WITH_SCORES = (f"   node  affinity {score}  leaves  tree" for score in ("", "   score   "))
 BARS = "▁▂▃▄▅▆▇█"
 GREENS = ["#5f8f6f", "#4f9f6a", "#3fae64", "#2fbd5d", "#1fcc56"]  # legible on black and on white
 AMBERS = ["#8f7f5f", "#a8843f", "#c18a2a", "#da8a18", "#f08a00"]
 SNIPPET = 400  # characters of a leaf that can matter to one line
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+ROWS = 16  # deepest tree whose icicle gives every depth its own row
+STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+UNSAFE_IN_SCRIPT = re.compile("[<>&\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,7 @@ class TreeView:
     spans        (n, 2) int32: half-open code-point offsets into `text`; n may be 0, then `tree` is not read.
     node_scores  (2n-1,) float32: NaN where a node was not scored.
     beam         nodes the beam kept, in any order.
-    evidence     nodes whose leaves were returned: pass the leaves of a passage that holds only some of its node.
+    evidence     nodes whose leaves were returned: pass the leaves of a passage that holds part of its node.
     """
 
     doc_id: str
@@ -68,6 +77,11 @@ def shares(values: np.ndarray) -> np.ndarray:
     return middle / max(len(values) - 1, 1) if len(values) > 1 else np.full(len(values), 0.5)
 
 
+def scores_of(view: TreeView) -> np.ndarray:
+    """(2n-1,) scores, NaN throughout where the search gave none."""
+    return np.full(view.tree.n_nodes, np.nan) if view.node_scores is None else view.node_scores
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the drawing: a node, or several leaves that joined the chain above `node` one by one."""
@@ -77,7 +91,7 @@ class Entry:
 
 
 def chain_below(tree: Tree, top: int) -> tuple[int, list[int]]:
-    """The node where a chain of single-leaf merges ends, and the leaves that joined on the way, outermost first."""
+    """Where a chain of single-leaf merges ends, and the leaves that joined on the way, outermost first."""
     n, node, joined = tree.n_leaves, top, []
     while node >= n:
         left, right = tree.merges[node - n].tolist()
@@ -103,7 +117,7 @@ def entries_below(tree: Tree, top: int, lit: np.ndarray) -> list[Entry]:
 
 
 def open_to_depth(tree: Tree, lit: np.ndarray, depth: int) -> set[int]:
-    """Internal nodes to open so that `depth` lines lie between the root and the deepest line."""
+    """Internal nodes to open so that every line down to `depth` is drawn."""
     opened, level = set[int](), [tree.root]
     for _ in range(depth):
         level = [node for node in level if node >= tree.n_leaves]
@@ -119,16 +133,15 @@ def open_to_lines(tree: Tree, lit: np.ndarray, budget: int) -> set[int]:
     holds = found[tree.slices[:, 1]] - found[tree.slices[:, 0]] > 0
     opened, lines = set[int](), 1
     waiting = [(not holds[tree.root], -int(size[tree.root]), tree.root)]
-    while waiting and (lines < budget or not waiting[0][0]):
+    while waiting and lines < budget:
         _, _, node = heapq.heappop(waiting)
         if node < tree.n_leaves:
             continue
         opened.add(node)
         below = entries_below(tree, node, lit)
         lines += len(below)
-        for entry in below:
-            if not entry.joined:
-                heapq.heappush(waiting, (not holds[entry.node], -int(size[entry.node]), entry.node))
+        for node in (entry.node for entry in below if not entry.joined):
+            heapq.heappush(waiting, (not holds[node], -int(size[node]), node))
     return opened
 
 
@@ -148,16 +161,15 @@ def walk(tree: Tree, lit: np.ndarray, opened: set[int]) -> Iterator[tuple[str, E
 
 def one_line(text: str) -> str:
     """`text` without line breaks or characters that steer a terminal (escapes, marks of direction)."""
-    return UNPRINTABLE.sub("", " ".join(text.split()))
+    return STEERING.sub("", " ".join(text.split()))
 
 
 def fit(text: str, width: int) -> str:
-    """`text` cut to `width` terminal cells; right-to-left text is isolated so that it cannot reorder the line."""
+    """`text` cut to `width` cells; right-to-left text is isolated so that it cannot reorder the line."""
     if cell_len(text) > width:
         text = set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
-    if any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
-        return f"\u2068{text}\u2069"
-    return text
+    isolate = any(unicodedata.bidirectional(character) in ("R", "AL") for character in text)
+    return f"\u2068{text}\u2069" if isolate else text
 
 
 def leaf_ranges(leaves: np.ndarray) -> str:
@@ -178,45 +190,41 @@ class TreeDrawing:
         self.lit = view.evidence_leaves()
         self.beam = set(view.beam)
         self.shade = shares(self.tree.affinity)
-        self.heat = None if view.node_scores is None else heat_of(view.node_scores)
+        self.scores = scores_of(view)
+        self.heat = np.zeros(self.tree.n_nodes)
+        self.heat[np.isfinite(self.scores)] = shares(self.scores[np.isfinite(self.scores)])
 
-    def columns(self, entry: Entry, size: int, opened: bool) -> Text:
-        """The numbers left of the guides, in fixed width."""
-        line = Text()
+    def columns(self, entry: Entry, opened: bool) -> Text:
+        """The numbers left of the guides, in fixed width; leaves drawn in one line have only their count."""
         merge = entry.node - self.tree.n_leaves
-        line.append("       " if entry.joined else f"{entry.node:>7}", "dim")
+        size = len(entry.joined) or int(np.diff(self.tree.slices[entry.node])[0])
+        line = Text(" " * 7 if entry.joined else f"{entry.node:>7}", "dim")
         if merge < 0 or entry.joined:
             line.append(" " * 11)
         else:
-            share = float(self.shade[merge])
-            line.append(f"  {BARS[round(share * 7)]} {self.tree.affinity[merge]:<7.3g}", GREENS[round(share * 4)])
+            share, affinity = float(self.shade[merge]), float(self.tree.affinity[merge])
+            line.append(f"  {BARS[round(share * 7)]} {affinity:<7.3g}", GREENS[round(share * 4)])
         if self.view.query:
-            line.append_text(self.search_columns(entry, opened))
-        leaf = entry.node < self.tree.n_leaves and not entry.joined
-        return line.append(" " * 10 if leaf else f"{size:>8,}  ", "dim")
+            self.append_search(line, entry, opened)
+        return line.append(f"{size:>8,}  " if merge >= 0 or entry.joined else " " * 10, "dim")
 
-    def search_columns(self, entry: Entry, opened: bool) -> Text:
-        line = Text()
-        score = np.nan if self.heat is None or entry.joined else self.heat[entry.node]
-        if np.isnan(score):
-            line.append(" " * 8)
-        else:
-            assert self.view.node_scores is not None
-            line.append(f"{self.view.node_scores[entry.node]:>8.3f}", AMBERS[round(float(score) * 4)])
-        line.append(" ●" if entry.node in self.beam and not entry.joined else "  ", "bold cyan")
-        return line.append("★" if self.returned(entry, opened) else " ", "bold magenta")
-
-    def returned(self, entry: Entry, opened: bool) -> bool:
-        """Whether evidence lies in what this line stands for: a leaf, or all that it folds away."""
-        return not opened and not entry.joined and bool(self.lit[self.tree.leaves(entry.node)].any())
+    def append_search(self, line: Text, entry: Entry, opened: bool) -> None:
+        """Score, beam mark and evidence mark; a folded node is marked for the evidence it hides."""
+        node, alone = entry.node, not entry.joined
+        score, heat = float(self.scores[node]), float(self.heat[node])
+        scored = f"{score:>8.3f}" if alone and np.isfinite(score) else " " * 8
+        line.append(scored, AMBERS[round(heat * 4)])
+        line.append(" ●" if alone and node in self.beam else "  ", "bold cyan")
+        holds = alone and not opened and self.lit[self.tree.leaves(node)].any()
+        line.append("★" if holds else " ", "bold magenta")
 
     def label(self, entry: Entry, opened: bool) -> tuple[str, str]:
         """Words right of the guides, and their style."""
         n = self.tree.n_leaves
         if entry.joined:
-            first, last = (f"{a:.3g}" for a in self.affinities_of_joins(entry))
+            joins = self.tree.affinity[np.isin(self.tree.merges, entry.joined).any(axis=1)]
             ranges = leaf_ranges(np.sort(np.asarray(entry.joined)))
-            return f"+ {len(entry.joined):,} leaves one by one, {first} → {last}: {ranges}", "dim"
+            return f"+ {joins.size:,} leaves one by one, {joins[0]:.3g} → {joins[-1]:.3g}: {ranges}", "dim"
         if entry.node < n:
             text = one_line(self.view.leaf_text(entry.node, SNIPPET))
             return text, "bold" if self.lit[entry.node] else ""
@@ -225,51 +233,35 @@ class TreeDrawing:
             return f"leaves {leaf_ranges(leaves)}", "dim"
         return f"⋯ {leaf_ranges(leaves)}: {one_line(self.view.leaf_text(int(leaves[0]), SNIPPET))}", ""
 
-    def affinities_of_joins(self, entry: Entry) -> tuple[float, float]:
-        """Affinity of the first (strongest) and the last join among `entry.joined`."""
-        joined = np.isin(self.tree.merges, entry.joined).any(axis=1)
-        return float(self.tree.affinity[joined].max()), float(self.tree.affinity[joined].min())
-
     def line(self, guide: str, entry: Entry, opened: bool) -> Text:
-        size = len(entry.joined) or int(np.diff(self.tree.slices[entry.node])[0])
-        line = self.columns(entry, size, opened)
-        room = max(self.console.width - line.cell_len, 12)
+        line = self.columns(entry, opened)
+        room = max(self.console.width - line.cell_len, 8)
         if len(guide) > room // 2:
-            guide = "…" + guide[-(room // 2) :]
+            guide = "…" + guide[1 - room // 2 :]
         line.append(guide, "dim")
         label, style = self.label(entry, opened)
-        return line.append(fit(label, max(room - len(guide), 8)), style)
-
-
-def heat_of(scores: np.ndarray) -> np.ndarray:
-    """Scores spread over 0..1 by value; NaN stays NaN."""
-    known = scores[np.isfinite(scores)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    spread = np.clip((scores.astype(np.float64) - low) / max(high - low, 1e-12), 0, 1)
-    return np.where(np.isfinite(scores), spread, np.nan)
+        return line.append(fit(label, room - len(guide)), style)
 
 
 def draw_tree(console: Console, view: TreeView, *, depth: int | None = None) -> None:
-    """Print the tree, one line per node or chain of single-leaf merges.
+    """Print the tree, one line per node or chain of single-leaf merges, then evidence that was folded away.
 
-    `depth` lines lie between root and deepest line; None folds the tree to about LINES lines, evidence always open.
+    `depth` levels are opened below the root; None opens the largest nodes until about LINES lines are full.
     """
     print_header(console, view)
     if not view.n_leaves:
         print_line(console, Text("no leaves: the document has no text", "dim"))
         return
-    drawing, tree = TreeDrawing(console, view), view.tree
-    if depth is None:
-        opened = open_to_lines(tree, drawing.lit, LINES)
-    else:
-        opened = open_to_depth(tree, drawing.lit, depth)
-    scores = "   score   " if view.query else ""
-    print_line(console, Text(f"{'node':>7}  affinity {scores}{'leaves':>8}  tree", "dim italic"))
-    hidden = 0
-    for guide, entry in walk(tree, drawing.lit, opened):
+    drawing, tree, lit = TreeDrawing(console, view), view.tree, view.evidence_leaves()
+    opened = open_to_lines(tree, lit, LINES) if depth is None else open_to_depth(tree, lit, depth)
+    print_line(console, Text(COLUMNS_WITH_SCORES if view.query else COLUMNS, "dim italic"))
+    drawn = list(walk(tree, lit, opened))
+    for guide, entry in drawn:
         print_line(console, drawing.line(guide, entry, entry.node in opened))
-        hidden += not entry.joined and tree.n_leaves <= entry.node and entry.node not in opened
-    print_footer(console, view, hidden)
+    alone = {entry.node for _, entry in drawn if not entry.joined}
+    for leaf in sorted(set(np.flatnonzero(lit).tolist()) - alone):
+        print_line(console, drawing.line("★ ", Entry(leaf), False))
+    print_footer(console, view, sum(node >= tree.n_leaves for node in alone - opened))
 
 
 def print_header(console: Console, view: TreeView) -> None:
@@ -278,10 +270,9 @@ def print_header(console: Console, view: TreeView) -> None:
         weak, strong = (float(a) for a in (view.tree.affinity.min(), view.tree.affinity.max()))
         facts += [counted(view.tree.n_nodes, "node", "nodes"), f"depth {view.tree.depth:,}"]
         facts += [f"affinity {weak:.3g} {BARS} {strong:.3g} by rank"]
-    names = [one_line(name) for name in (view.title, view.doc_id) if name]
-    print_line(console, Text(fit(names[0] if names else "", console.width), "bold"))
-    for line in [*dict.fromkeys(names[1:]), " · ".join(facts)]:
-        print_line(console, Text(fit(line, console.width), "dim"))
+    names = dict.fromkeys(one_line(name) for name in (view.title, view.doc_id) if name)
+    for line, style in zip([*names, " · ".join(facts)], ["bold", "dim", "dim"], strict=False):
+        print_line(console, Text(fit(line, console.width), style))
     if view.query:
         print_line(console, Text(fit(f"query: {one_line(view.query)}", console.width), "bold cyan"))
 
@@ -296,3 +287,64 @@ def print_footer(console: Console, view: TreeView, hidden: int) -> None:
 
 def print_line(console: Console, line: Text) -> None:
     console.print(line, soft_wrap=True, highlight=False)
+
+
+def icicle_rows(tree: Tree) -> np.ndarray:
+    """(2n-1,) row of each node, root 0: its depth, or in trees deeper than ROWS fewer, O(log n).
+
+    There a part of at most a quarter of its sibling, and every single leaf, joins within the sibling's row.
+    """
+    if tree.depth <= ROWS:
+        return tree.depths
+    n, size = tree.n_leaves, (tree.slices[:, 1] - tree.slices[:, 0]).tolist()
+    rows = [0] * tree.n_nodes
+    for k, (left, right) in reversed(list(enumerate(tree.merges.tolist()))):
+        large, small = (left, right) if size[left] >= size[right] else (right, left)
+        shared = size[large] > 1 and (size[small] == 1 or size[small] * 4 <= size[large])
+        rows[small], rows[large] = rows[n + k] + 1, rows[n + k] + (not shared)
+    return np.asarray(rows, dtype=np.int32)
+
+
+def cut_pieces(text: str, spans: np.ndarray) -> list[str]:
+    """The text as gap, leaf, gap, ..., leaf, gap: offsets of code points mean nothing to a browser."""
+    cuts = [0, *spans.ravel().tolist(), len(text)]
+    return [text[a:b] for a, b in pairwise(cuts)]
+
+
+def page_data(view: TreeView) -> dict[str, object]:
+    """What the page's script reads; numbers in six digits, scores null where unknown."""
+    data: dict[str, object] = {"docId": view.doc_id, "title": view.title, "query": view.query}
+    data |= {"pieces": cut_pieces(view.text, view.spans), "scores": None, "beam": [], "evidence": []}
+    if not view.n_leaves:
+        return data | {key: [] for key in ("affinity", "shade", "merges", "order", "slices", "rows")}
+    tree = view.tree
+    for name, numbers in {"affinity": tree.affinity, "shade": shares(tree.affinity)}.items():
+        data[name] = [float(f"{number:.6g}") for number in numbers.tolist()]
+    arrays = {"merges": tree.merges, "order": tree.order, "slices": tree.slices, "rows": icicle_rows(tree)}
+    data |= {name: array.ravel().tolist() for name, array in arrays.items()}
+    if view.query:
+        data["scores"] = [float(f"{s:.6g}") if np.isfinite(s) else None for s in scores_of(view).tolist()]
+        data["beam"] = [int(node) for node in view.beam]
+        data["evidence"] = np.flatnonzero(view.evidence_leaves()).tolist()
+    return data
+
+
+def script_json(value: object) -> str:
+    """JSON that no HTML parser can mistake for markup, and that survives any encoding of surrogates."""
+    plain = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return UNSAFE_IN_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", plain)
+
+
+def inline_hash(template: str, tag: str) -> str:
+    """What a Content-Security-Policy calls the one inline <tag> of the template."""
+    source = template.split(f"<{tag}>")[1].split(f"</{tag}>")[0]
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+
+
+def write_page(path: str | Path, view: TreeView) -> None:
+    """Write one self-contained page: only its own style and script may run, and it requests nothing."""
+    template = files("sproutrag").joinpath("page/tree.html").read_text(encoding="utf-8")
+    for tag in ("style", "script"):
+        template = template.replace("{{" + tag + "}}", inline_hash(template, tag))
+    before, _, after = template.partition("{{data}}")
+    Path(path).write_text(before + script_json(page_data(view)) + after, encoding="utf-8")
