@@ -95,7 +95,7 @@ class TreeIndex:
         query: str,
         *,
         k: int = 5,
-        mode: str = "tree",
+        mode: str = "hybrid",
         doc: str | None = None,
         where: str | None = None,
     ) -> list[Passage]:
