@@ -174,10 +174,15 @@ def _add_prose(found: list[Block], lines: Sequence[Line], paragraph: int) -> int
         if wrapped and not BULLET.match(line):
             continue
         found.append(Block(lines[first].start, lines[i - 1].end, kind, paragraph))
-        paragraph += len(before) > PROSE_WIDTH
+        paragraph += _width(before) > PROSE_WIDTH
         first, kind = i, _prose_kind(lines[i])
     found.append(Block(lines[first].start, lines[-1].end, kind, paragraph))
     return paragraph
+
+
+def _width(line: str) -> int:
+    """Length in UTF-8 bytes, which is about what it fills on a page in any script."""
+    return len(line) if line.isascii() or len(line) > PROSE_WIDTH else len(line.encode("utf-8", "replace"))
 
 
 def _prose_kind(line: Line) -> Kind:
