@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 PROSE_WIDTH = 120  # characters; a longer line was not wrapped by hand, so its end is the end of a paragraph
+CJK_STOPS = ("。", "！", "？", "。”", "。」")  # a line that ends so may as well be a paragraph
 MIN_WRAP_WIDTH = 40  # narrower lines are verse, addresses or forms, where each line stands for itself
 RAGGED = 8  # characters a hand-wrapped line may stay short of its paragraph's width
 TITLE_CHARS, TITLE_WORDS = 60, 6
@@ -192,7 +193,7 @@ def _prose_kind(line: Line) -> Kind:
 def _is_wrap(before: str, line: str, width: int) -> bool:
     """Is the line break a wrap by hand: did the next word not fit, or does it go on in lower case?"""
     word = FIRST_WORD.search(line)
-    if word is None or len(before) > PROSE_WIDTH + RAGGED:
+    if word is None or len(before) > PROSE_WIDTH + RAGGED or before.rstrip().endswith(CJK_STOPS):
         return False
     if word[0][0].islower() and not NUMBERED.match(line):
         return True
