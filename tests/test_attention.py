@@ -18,7 +18,9 @@ TEXT = " ".join(
 SHORT = "Either party may end this agreement. Thirty days of notice. The rent is due."
 
 
-@pytest.fixture(scope="module", params=[tiny_bert, tiny_modernbert, tiny_qwen3], ids=lambda kind: kind.__name__)
+@pytest.fixture(
+    scope="module", params=[tiny_bert, tiny_modernbert, tiny_qwen3], ids=lambda kind: kind.__name__
+)
 def encoder(request, tmp_path_factory):
     encoder = SentenceEncoder.from_pretrained(request.param(tmp_path_factory.mktemp("model")), window=96)
     rng = torch.Generator().manual_seed(1)
