@@ -43,7 +43,7 @@ def mutual(attention_Bnn: Tensor) -> Tensor:
 
 
 def leaf_indicator(leaf_BT: Tensor, n: int) -> Tensor:
-    """(B, T) leaf of each token, -1 for none -> (B, T, n): 1 / (tokens of the leaf) where the token is in it."""
+    """(B, T) leaf of each token, -1 for none -> (B, T, n): 1 / (tokens of its leaf) where it is."""
     member_BTn = leaf_BT[..., None] == torch.arange(n, device=leaf_BT.device)
     return member_BTn / member_BTn.sum(1, keepdim=True).clamp(min=1)
 
@@ -58,7 +58,7 @@ class Tile:
 
 
 def tiles(starts: list[int], stops: list[int], *, together: bool, device: torch.device) -> list[Tile]:
-    """One tile per window (CPU: padding is neither computed nor masked) or one per batch (GPU: few launches)."""
+    """One per window (CPU: padding is neither computed nor masked) or per batch (GPU: few launches)."""
     if not together:
         spans = zip(starts, stops, strict=True)
         return [Tile(slice(b, b + 1), slice(start, stop), None) for b, (start, stop) in enumerate(spans)]
@@ -75,7 +75,7 @@ def tiles(starts: list[int], stops: list[int], *, together: bool, device: torch.
 class LeafAttention:
     """Gathers one forward pass: head-weighted attention, its query side pooled to leaves, layer upon layer.
 
-    indicator (B, T, n) from `leaf_indicator`; starts, stops: real tokens of a window; weights (L, H) sum to 1.
+    indicator (B, T, n) from `leaf_indicator`; starts, stops: real tokens of windows; weights (L, H) sum to 1.
     Holds (B, n, T) and one block of probabilities, never a map of T x T per head.
     """
 
@@ -110,7 +110,7 @@ class LeafAttention:
     def attend(
         self, query_BHTD: Tensor, key_BKTD: Tensor, value_BKTD: Tensor, rule_TT: Tensor | None, scaling: float
     ) -> Tensor:
-        """Attention output (B, T, H, D), zero on padding; adds every row of probabilities to `pooled_BnT` once."""
+        """Attention output (B, T, H, D), zero on padding. Each block of probabilities is pooled once."""
         B, H, T, D = query_BHTD.shape
         output_BTHD = query_BHTD.new_zeros(B, T, H, D)
         weights_H = self.weights_LH[self.layer]
@@ -152,7 +152,7 @@ class LeafAttention:
 
 
 def visible_keys(rule_TT: Tensor | None, rows: slice, n_keys: int) -> tuple[slice, Tensor | None]:
-    """The keys that these queries may see at all (causal, sliding), and a bias against those only some may see."""
+    """The keys that these queries may see at all (causal, sliding), a bias against those only some see."""
     if rule_TT is None:
         return slice(0, n_keys), None
     allowed = rule_TT[rows, :n_keys]
@@ -232,7 +232,7 @@ def attend(
 def position_rule(
     *, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **rule: Any
 ) -> Tensor | None:
-    """The mask without padding, (1, 1, T, T) boolean, one for all windows; None where every position sees all.
+    """The mask without padding, (1, 1, T, T) boolean, one for all windows; None where all see all.
 
     Padding never reaches the attention function: `LeafAttention` cuts each window to its real tokens.
     """

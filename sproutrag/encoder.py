@@ -134,7 +134,7 @@ class SentenceEncoder(nn.Module):
         self.path = os.path.abspath(path)
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Leaf vectors (B, n, d), not yet of unit norm, and affinity (B, n, n), with gradients. Padding is zero."""
+        """Leaf vectors (B, n, d), not of unit norm, and affinity (B, n, n), with gradients; zero padding."""
         indicator, real = self.indicator(batch), batch.real.to(self.device)
         gathered = HeadMaps(indicator, real)
         states = self.states(batch, gathered)
@@ -197,7 +197,7 @@ class SentenceEncoder(nn.Module):
         return self.tokenizer.batches(windows, token_budget=TOKEN_BUDGET[self.device.type])
 
     def encode(self, documents: Sequence[Document]) -> list[EncodedDocument]:
-        """One pass over overlapping windows of whole leaves; no text is dropped; memory is linear in the text.
+        """One pass over overlapping windows of whole leaves; nothing is dropped. Memory is linear in it.
 
         Affinity is scaled by the tokens of its window and averaged where windows overlap; vectors likewise.
         """
@@ -243,7 +243,7 @@ class SentenceEncoder(nn.Module):
 
     @torch.inference_mode()
     def plain_forward(self, windows: Windows) -> None:
-        """The floor indexing is measured against: the stock model over the same batches, results discarded."""
+        """The floor indexing is measured against: the stock model over the same batches."""
         with stock_attention(self.model):
             for batch in self.batches(windows):
                 self.model(
@@ -275,9 +275,9 @@ class SentenceEncoder(nn.Module):
         mass = gathered.pooled_BnT.sum(2)[:, 0]
         if not (drift < (0.05 if ours.dtype == torch.bfloat16 else 1e-4) and (mass - 1).abs().max() < 0.01):
             raise AttentionUnavailable(
-                f"encoder {self.settings.name!r}: attention read through attn_implementation='{attention.NAME}' "
-                f"does not explain the model's output (drift {drift:.1g}, mass {mass.min():.3f}): its layers use a "
-                "bias or sink that this path does not know; choose another encoder"
+                f"encoder {self.settings.name!r}: attention through attn_implementation='{attention.NAME}' "
+                f"does not explain its output (drift {drift:.1g}, mass {mass.min():.3f}): its layers use "
+                "a bias or sink that this path does not know; choose another encoder"
             )
 
 

@@ -75,7 +75,7 @@ HUB_ENCODERS = {
 
 
 def find_encoder(name: str) -> str:
-    """Directory of an encoder: a packaged one, a directory, or a name on the Hugging Face hub (fetched once)."""
+    """Directory of an encoder: a packaged one, a directory, or a hub name (fetched once)."""
     if os.path.isdir(name):
         return usable(os.path.abspath(name))
     packaged = packaged_path(name.removeprefix("sentence-transformers/"))
@@ -122,8 +122,8 @@ def usable(path: str) -> str:
         )
     if not list(Path(path).glob("*.safetensors")):
         raise ModelNotFound(
-            f"{path} has no *.safetensors weights, and pickled weights are never loaded: save the model again "
-            "with save_pretrained, or take a revision that has safetensors"
+            f"{path} has no *.safetensors weights, and pickled weights are never loaded: save the model "
+            "again with save_pretrained, or take a revision that has safetensors"
         )
     return path
 
@@ -156,7 +156,7 @@ def settings_of(path: str) -> EncoderSettings:
         unknown = set(saved) - known
         if unknown:
             raise ModelNotFound(
-                f"{os.path.join(path, SETTINGS_FILE)}: unknown settings {sorted(unknown)}; known: {sorted(known)}"
+                f"{os.path.join(path, SETTINGS_FILE)}: unknown {sorted(unknown)}; known: {sorted(known)}"
             )
         return EncoderSettings(**saved)
     settings = EncoderSettings(name=name_of(path))

@@ -130,7 +130,7 @@ class LeafTokenizer:
     def cut_long_leaves(
         self, documents: Sequence[Document], spans: list[np.ndarray], leaves: LeafTokens, capacity: int
     ) -> list[np.ndarray]:
-        """Replace leaves longer than `capacity` tokens by pieces of at most half of that, so windows can overlap."""
+        """Replace leaves longer than `capacity` tokens by pieces of at most half: windows can overlap."""
         lengths = iter(np.split(leaves.lengths, np.cumsum([len(s) for s in spans])[:-1]))
         cut: list[np.ndarray] = []
         for document, rows, n_tokens in zip(documents, spans, lengths, strict=True):
@@ -147,7 +147,7 @@ class LeafTokenizer:
         return cut
 
     def cut_leaf(self, text: str, start: int, stop: int, most: int) -> list[tuple[int, int]]:
-        """Spans of at most `most` tokens, cut where a token starts, after a space where there is one nearby."""
+        """Spans of at most `most` tokens, cut where a token starts, after a space where one is near."""
         encoding: Encoding = self.tokenizer.encode(text[start:stop], add_special_tokens=False)
         offsets = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         before = np.concatenate([[0], np.maximum.accumulate(offsets[:, 1])[:-1]])

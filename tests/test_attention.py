@@ -40,7 +40,7 @@ def batch(encoder):
 
 @pytest.fixture(scope="module")
 def eager(encoder, batch):
-    """Hidden states and (B, L, H, T, T) maps of the model as transformers runs it when asked for attention."""
+    """Hidden states and (B, L, H, T, T) maps of the model as transformers runs it for attention."""
     model = AutoModel.from_pretrained(encoder.path, attn_implementation="eager")
     with torch.no_grad():
         output = model(input_ids=batch.input_ids, attention_mask=batch.real, output_attentions=True)

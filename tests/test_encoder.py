@@ -1,4 +1,4 @@
-"""SentenceEncoder and windows: nothing is dropped, nothing depends on the neighbours in a batch, one directory."""
+"""SentenceEncoder and windows: nothing is dropped, batches do not matter, one directory."""
 
 from itertools import pairwise
 
@@ -72,7 +72,7 @@ def test_document_without_text_has_no_leaves(bert):
 
 
 def test_vectors_and_affinity_equal_a_plain_loop_over_windows(encoder):
-    """Also the check of last-token pooling and left padding: one window at a time, unpadded, stock attention."""
+    """Also the check of last-token pooling and left padding: one window at a time, eager attention."""
     documents = [LONG, ONE]
     windows = encoder.windows(documents)
     model = type(encoder.model).from_pretrained(encoder.path, attn_implementation="eager")
