@@ -119,7 +119,7 @@ def read_snapshot(db: str, id: int) -> Snapshot:
 
 
 def write_snapshot(db: str, snapshot: Snapshot) -> None:
-    """Put one record there, atomically, once all that it refers to is durable; refuses an id that is taken."""
+    """Put one record there, atomically, once all that it refers to is durable; refuses a taken id."""
     record = json.dumps({"format": RECORD_FORMAT} | asdict(snapshot), ensure_ascii=False, indent=1).encode()
     files, path = fsspec.url_to_fs(snapshot_path(db, snapshot.id))
     try:

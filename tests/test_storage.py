@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import lance
+import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -390,6 +391,56 @@ def test_full_text_finds_many_languages(db):
     for id, query in {"zh": "押金", "de": "Vertrage", "ar": "العقد", "en": "lease terminate"}.items():
         found = nodes.to_table(columns=["doc_id"], full_text_query=query, limit=3)["doc_id"].to_pylist()
         assert found[:1] == [id], (query, found)
+
+
+def test_lancedb_reads_what_pylance_built(db, monkeypatch):
+    """The two packages embed different Lance cores; both are pinned."""
+    small = [dataclasses.replace(i, min_rows=1) for i in indices.INDICES]
+    monkeypatch.setattr(indices, "INDICES", small)
+    index(db, [encoded(f"d{i}", 5, word=f"word{i}") for i in range(40)], "1")
+    nodes = lancedb.connect(db).open_table("nodes")
+    assert nodes.search("word7", query_type="fts").limit(9).to_arrow()["doc_id"].unique().to_pylist() == [
+        "d7"
+    ]
+    query = open_table(db, "nodes").to_table(filter=one_of("doc_id", ["d9"])).to_pylist()[3]["vector"]
+    near = nodes.search(query).distance_type("cosine").nprobes(9).refine_factor(2).where("node = 3").limit(1)
+    assert near.to_arrow()["_distance"].to_pylist()[0] == pytest.approx(0, abs=1e-5)
+    assert nodes.count_rows(one_of("doc_id", ["d9"])) == 9
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from("abcd"), st.integers(1, 4), max_size=3),  # doc_id -> leaves
+        st.sets(st.sampled_from("abcd"), max_size=2),  # removed
+        st.sampled_from(["whole", "killed before documents", "killed before publishing"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(runs=RUNS)
+def test_any_sequence_of_runs_leaves_what_a_dictionary_would(tmp_path_factory, runs):
+    db = str(tmp_path_factory.mktemp("runs") / "db")
+    oracle: dict[str, int] = {}
+    for number, (added, removed, fate) in enumerate(runs):
+        removed -= added.keys()
+        written = [write(db, [encoded(id, n) for id, n in added.items()])] if added else []
+        if fate == "killed before documents":
+            if tables_exist(db):
+                fragments = [f for w in written for f in w.nodes]
+                replace_rows(db, "nodes", fragments, [*added, *removed], {"run_id": str(number)})
+            continue
+        snapshot = commit(db, written, run_id=str(number), remove=sorted(removed))
+        oracle = {id: n for id, n in oracle.items() if id not in removed} | added
+        if fate == "whole":
+            build_indices(db)
+            published = publish(db, snapshot)
+            assert published.counts["documents"] == len(oracle)
+            counts = node_counts(db, published.nodes_version) if oracle else {}
+            assert counts == {id: 2 * n - 1 for id, n in sorted(oracle.items())}
+        assert sorted(stored_hashes(db)) == sorted(oracle)
 
 
 def test_a_failing_index_build_is_raised(db, monkeypatch):
