@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sproutrag.encoder import EncodedDocument
 
 INTS = pa.list_(pa.int32())
+IDS_PER_FILTER = 1000  # in one IN (...): a 10k list still parses, but time per id grows beyond this
 
 DOCUMENTS = pa.schema(
     [
@@ -133,6 +134,18 @@ def list_column(arrays: Sequence[np.ndarray], type: pa.DataType) -> pa.ListArray
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values).cast(type))
 
 
+def document_of(row: dict) -> Document:
+    """The document in one row of `documents`."""
+    return Document(
+        id=row["doc_id"],
+        text=row["text"],
+        title=row["title"],
+        language=row["language"],
+        metadata=row["metadata"],
+        source=row["source"],
+    )
+
+
 def tree_of(row: dict) -> Tree:
     """The tree in one row of `documents`, its lists as NumPy arrays."""
     return Tree.from_merges(row["merges"], row["affinity"])
@@ -180,6 +193,31 @@ def one_of(column: str, values: Iterable[str]) -> str:
     A quote is doubled; nothing else has a meaning inside a single-quoted literal there, backslash included.
     """
     return f"{column} IN (" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + ")"
+
+
+def filters(column: str, values: Sequence[str]) -> Iterator[str]:
+    """Filters that match these values together and are short enough to be parsed fast."""
+    for start in range(0, len(values), IDS_PER_FILTER):
+        yield one_of(column, values[start : start + IDS_PER_FILTER])
+
+
+def tag_version(table: lance.LanceDataset, tag: str, version: int) -> None:
+    """Point a tag at this version, wherever a run that died may have pointed it."""
+    if tag in table.tags.list():
+        table.tags.update(tag, version)
+    else:
+        table.tags.create(tag, version)
+
+
+def restore(db: str, name: str, version: int, properties: dict[str, str]) -> int:
+    """Make an older version the head again, as a commit that carries properties. Returns the new version."""
+    table = open_table(db, name)
+    transaction = lance.Transaction(
+        read_version=table.version,
+        operation=lance.LanceOperation.Restore(version=version),
+        transaction_properties=properties,
+    )
+    return lance.LanceDataset.commit(table, transaction).version
 
 
 def history(table: lance.LanceDataset) -> Iterator[tuple[int, dict[str, str]]]:
