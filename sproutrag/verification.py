@@ -1,7 +1,7 @@
 """Is an index what it claims to be? Recomputed from the stored text, spans and merges; needs no encoder.
 
 A check yields one Problem for each fault that it finds and nothing where all is well. QUICK checks run before
-every publication and read a few columns; DEEP ones read everything.
+every publication and read a few columns; THOROUGH ones read everything.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,7 @@ from sproutrag.tree import Tree, progressive_embeddings
 
 REBUILD = "nothing was published; readers stay on the last snapshot; index into a new --db"
 INDEX_AGAIN = "delete the document, then index it again"
+ROLL_BACK = "roll back to a snapshot that verifies, or index into a new --db"
 DOCUMENTS_AT_ONCE = 200
 VECTOR_TOLERANCE = 1e-5  # float32 means of unit vectors, computed in another order
 UNIT_TOLERANCE = 1e-3
@@ -66,7 +67,7 @@ def verify(db: str, *, snapshot: int | None = None) -> Verification:
     record = current_snapshot(db) if snapshot is None else read_snapshot(db, snapshot)
     if record is None:
         raise NoIndex(f"{db} holds no index: run `sproutrag index SOURCE... --db {db}`")
-    problems = problems_of(db, record, (*QUICK, *DEEP))
+    problems = problems_of(db, record, THOROUGH)
     return Verification(record.id, record.counts.get("documents", 0), tuple(problems))
 
 
@@ -98,7 +99,7 @@ def findings(check: Check, subject: Subject) -> Iterator[Problem]:
 
 def unreadable(error: Exception, where: str) -> Problem:
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return Problem("unreadable", reason, where, "roll back to a sound snapshot, or index into a new --db")
+    return Problem("unreadable", reason, where, ROLL_BACK)
 
 
 # --- quick: between the tables
@@ -119,21 +120,32 @@ def one_tree_each(subject: Subject) -> Iterator[Problem]:
     if missing := documents.filter(pc.invert(pc.is_in(documents, value_set=trees))).to_pylist():
         yield Problem("holes", f"{len(missing)} documents have no tree", name_some(missing), INDEX_AGAIN)
     if strangers := trees.filter(pc.invert(pc.is_in(trees, value_set=documents))).to_pylist():
-        where = name_some(strangers)
-        yield Problem("orphans", f"{len(strangers)} trees belong to no document", where, "roll back")
+        yield Problem(
+            "orphans", f"{len(strangers)} trees belong to no document", name_some(strangers), ROLL_BACK
+        )
 
 
 def nodes_counted(subject: Subject) -> Iterator[Problem]:
-    """2n-1 nodes for n leaves, over all documents, unless a closer look at some document says why not."""
+    """2n-1 nodes for n leaves, over all documents; a thorough look says which document has too few or many."""
     leaves = subject.documents.to_table(columns=["n_leaves"])["n_leaves"]
     expected, found = 2 * (pc.sum(leaves).as_py() or 0) - len(leaves), subject.nodes.count_rows()
     if found != expected:
         kind = "holes" if found < expected else "orphans"
         what = f"{found} nodes where the documents' leaves make {expected}"
-        yield Problem(kind, what, f"snapshot {subject.snapshot.id}", "roll back, or index into a new --db")
+        yield Problem(kind, what, f"snapshot {subject.snapshot.id}", ROLL_BACK)
 
 
-# --- deep: the snapshot's record, the indices
+# --- thorough: the snapshot's record, the indices
+
+
+def nodes_owned(subject: Subject) -> Iterator[Problem]:
+    """No node belongs to a document that is not there, whether or not a whole tree is left of it."""
+    documents = subject.documents.to_table(columns=["doc_id"])["doc_id"].combine_chunks()
+    owners = subject.nodes.to_table(columns=["doc_id"], filter="node > 0")["doc_id"].unique()
+    if strangers := owners.filter(pc.invert(pc.is_in(owners, value_set=documents))).to_pylist():
+        yield Problem(
+            "orphans", f"nodes of {len(strangers)} unknown documents", name_some(strangers), ROLL_BACK
+        )
 
 
 def record_true(subject: Subject) -> Iterator[Problem]:
@@ -143,7 +155,7 @@ def record_true(subject: Subject) -> Iterator[Problem]:
     claimed = {name: subject.snapshot.counts.get(name) for name in found}
     if claimed != found:
         where = f"record of snapshot {subject.snapshot.id}"
-        yield Problem("counts", f"the record says {claimed}, the tables hold {found}", where, "roll back")
+        yield Problem("counts", f"the record says {claimed}, the tables hold {found}", where, ROLL_BACK)
 
 
 def one_encoder(subject: Subject) -> Iterator[Problem]:
@@ -176,7 +188,7 @@ def indices_fresh(subject: Subject) -> Iterator[Problem]:
         subject.nodes.to_table(columns=["node"], full_text_query="a", limit=1)
 
 
-# --- deep: document by document
+# --- thorough: document by document
 
 
 def documents_whole(subject: Subject) -> Iterator[Problem]:
@@ -279,4 +291,13 @@ def vectors_fault(column: pa.ChunkedArray, tree: Tree) -> str | None:
 
 
 QUICK: tuple[Check, ...] = (documents_once, one_tree_each, nodes_counted)
-DEEP: tuple[Check, ...] = (record_true, one_encoder, vectors_wide, indices_fresh, documents_whole)
+THOROUGH: tuple[Check, ...] = (
+    documents_once,
+    nodes_owned,
+    one_tree_each,
+    record_true,
+    one_encoder,
+    vectors_wide,
+    indices_fresh,
+    documents_whole,
+)
