@@ -126,7 +126,7 @@ def one_tree_each(subject: Subject) -> Iterator[Problem]:
 
 
 def nodes_counted(subject: Subject) -> Iterator[Problem]:
-    """2n-1 nodes for n leaves, over all documents; a thorough look says which document has too few or many."""
+    """2n-1 nodes for n leaves, over all documents; a thorough look says which documents differ."""
     leaves = subject.documents.to_table(columns=["n_leaves"])["n_leaves"]
     expected, found = 2 * (pc.sum(leaves).as_py() or 0) - len(leaves), subject.nodes.count_rows()
     if found != expected:
