@@ -276,7 +276,7 @@ def build_anew(table: lance.LanceDataset, name: str) -> None:
     assert not any(fragment.num_deletions for fragment in table.get_fragments()), name
     existing = indexed_fragments(table)
     for index in [index for index in INDICES if index.table == name and index.column in existing]:
-        if table.count_rows():
-            index.build(table)
-        else:
+        if index.column == "vector" and not table.count_rows():  # nothing to train it on
             table.drop_index(index.column)
+        else:
+            index.build(table)

@@ -185,7 +185,7 @@ def indices_fresh(subject: Subject) -> Iterator[Problem]:
             if index.table == name and index.column not in known and rows >= max(index.min_rows, 1):
                 yield Problem("index", f"no index over {rows} rows", f"{name}.{index.column}", run_again)
     if any(index.name == "text" for index in subject.nodes.describe_indices()):
-        subject.nodes.to_table(columns=["node"], full_text_query="a", limit=1)
+        subject.nodes.to_table(columns=["node", "_score"], full_text_query="a", limit=1)
 
 
 # --- thorough: document by document

@@ -29,7 +29,7 @@ def encode(corpus: Corpus) -> list:
 
 def found(nodes: lance.LanceDataset, word: str) -> dict[str, int]:
     """doc_id -> leaves that full-text search finds this word in."""
-    hits = nodes.to_table(columns=["doc_id"], full_text_query=word, limit=99)["doc_id"].to_pylist()
+    hits = nodes.to_table(columns=["doc_id", "_score"], full_text_query=word, limit=99)["doc_id"].to_pylist()
     return {id: hits.count(id) for id in hits}
 
 

@@ -41,7 +41,7 @@ def files_of(db: str) -> dict[str, int]:
 
 def found(db: str, words: str, version: int | None = None) -> set[str]:
     nodes = open_table(db, "nodes", version)
-    return set(nodes.to_table(columns=["doc_id"], full_text_query=words, limit=99)["doc_id"].to_pylist())
+    return set(nodes.to_table(columns=["doc_id", "_score"], full_text_query=words, limit=99)["doc_id"].to_pylist())
 
 
 def documents_with(db: str, text: bytes) -> list[str]:
@@ -151,7 +151,7 @@ def test_clean_up_leaves_the_snapshot_of_a_live_reader_alone(db):
     nodes = open_table(db, "nodes", first.nodes_version)
     freed = prune(db, keep=1)
     assert freed.held and "`serve`" in freed.held[0] and 1 in list_snapshots(db)
-    assert nodes.to_table(columns=["doc_id"], full_text_query="old").num_rows == 3
+    assert nodes.to_table(columns=["doc_id", "_score"], full_text_query="old").num_rows == 3
     assert node_counts(db, first.nodes_version) == {"a": 5} and verify(db, snapshot=1).ok
     lease.close()
     assert prune(db, keep=1).snapshots == (1,)
@@ -264,7 +264,7 @@ def test_after_a_purge_the_text_is_nowhere_in_the_directory(db):
 def test_the_last_document_can_be_purged(db):
     index(db, [encoded("secret", 3, word="plutonium")], "1")
     delete_documents(db, ["secret"], purge=True)
-    assert documents_with(db, b"plutonium") == [] and verify(db).ok
+    assert documents_with(db, b"plutonium") == [] and verify(db).ok and found(db, "plutonium") == set()
     assert index(db, [encoded("b", 2)], "2").counts["documents"] == 1 and found(db, "sentence") == {"b"}
 
 
