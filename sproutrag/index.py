@@ -95,11 +95,13 @@ class TreeIndex:
         query: str,
         *,
         k: int = 5,
-        mode: str = "tree",
+        mode: str = "hybrid",
         doc: str | None = None,
         where: str | None = None,
     ) -> list[Passage]:
         """Evidence for the query, best first: at most k leaves, none twice, each with its exact spans."""
+        if where is not None:
+            self.matching_documents(where)  # a filter that cannot be read fails before a model is loaded
         return self.retriever.search(query, k=k, mode=mode, doc=doc, where=where)
 
     def matching_documents(self, where: str) -> frozenset[str]:

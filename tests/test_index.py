@@ -18,6 +18,7 @@ from sproutrag.storage import commit, publish, write_fragments
 from sproutrag.tables import DOCUMENTS as DOCUMENTS_SCHEMA
 from sproutrag.tables import document_rows, ensure_table, node_rows, nodes_schema
 from sproutrag.tree import build_tree
+from sproutrag.where import WhereError
 
 RAIN = "Rain falls. The river rises.\n\nBoats wait in the harbour. Ropes creak."
 REGEN = "Der Regen fällt. Der Fluss steigt. 🌧 Boote warten."
@@ -166,6 +167,13 @@ def test_stats(db):
     assert stats["snapshot"] == 1 and stats["fingerprint"].startswith("tiny@")
     assert all(size > 0 for size in stats["bytes"].values())
     assert [(i["column"], i["unindexed_rows"]) for i in stats["indices"]] == [("text", 0)]
+
+
+def test_a_bad_filter_fails_before_a_model_is_loaded(db):
+    index = TreeIndex.open(db)
+    with pytest.raises(WhereError, match="expected a value"):
+        index.search("rain", where="year =")
+    assert "encoder" not in vars(index)
 
 
 def test_filters_on_metadata_are_read_once(db):
