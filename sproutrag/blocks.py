@@ -6,9 +6,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 PROSE_WIDTH = 120  # characters; a longer line was not wrapped by hand, so its end is the end of a paragraph
+CJK_STOPS = ("。", "！", "？", "。”", "。」")  # a line that ends so may as well be a paragraph
 MIN_WRAP_WIDTH = 40  # narrower lines are verse, addresses or forms, where each line stands for itself
 RAGGED = 8  # characters a hand-wrapped line may stay short of its paragraph's width
-TITLE_CHARS = 60
+TITLE_CHARS, TITLE_WORDS = 60, 6
 CODE_LINES, CODE_CHARS = 8, 600
 
 FENCE = re.compile(r" {0,3}(`{3}|~{3})")
@@ -174,10 +175,15 @@ def _add_prose(found: list[Block], lines: Sequence[Line], paragraph: int) -> int
         if wrapped and not BULLET.match(line):
             continue
         found.append(Block(lines[first].start, lines[i - 1].end, kind, paragraph))
-        paragraph += len(before) > PROSE_WIDTH
+        paragraph += _width(before) > PROSE_WIDTH
         first, kind = i, _prose_kind(lines[i])
     found.append(Block(lines[first].start, lines[-1].end, kind, paragraph))
     return paragraph
+
+
+def _width(line: str) -> int:
+    """Length in UTF-8 bytes, which is about what it fills on a page in any script."""
+    return len(line) if line.isascii() or len(line) > PROSE_WIDTH else len(line.encode("utf-8", "replace"))
 
 
 def _prose_kind(line: Line) -> Kind:
@@ -187,7 +193,7 @@ def _prose_kind(line: Line) -> Kind:
 def _is_wrap(before: str, line: str, width: int) -> bool:
     """Is the line break a wrap by hand: did the next word not fit, or does it go on in lower case?"""
     word = FIRST_WORD.search(line)
-    if word is None or len(before) > PROSE_WIDTH + RAGGED:
+    if word is None or len(before) > PROSE_WIDTH + RAGGED or before.rstrip().endswith(CJK_STOPS):
         return False
     if word[0][0].islower() and not NUMBERED.match(line):
         return True
@@ -199,26 +205,24 @@ def _is_wrap(before: str, line: str, width: int) -> bool:
 
 def _promote_titles(found: list[Block], text: str) -> list[Block]:
     """Short lines without a full stop before something longer are headings, whatever the markup."""
-    for i, block in enumerate(found[:-1]):
-        if block.kind is Kind.PROSE and block.end - block.start <= TITLE_CHARS + 2:
-            following = found[i + 1]
-            if _is_title(
-                text[block.start : block.end].strip(), text[following.start : following.end], following.kind
-            ):
+    for i in range(len(found) - 2, -1, -1):
+        block, following = found[i], found[i + 1]
+        if block.kind <= Kind.ITEM and block.end - block.start <= 2 * TITLE_CHARS:
+            line = text[block.start : block.end].strip().strip("*_")
+            if _is_title(line, block, text[following.start : following.end], following):
                 found[i] = block._replace(kind=Kind.HEADING)
     return found
 
 
-def _is_title(line: str, following: str, kind: Kind) -> bool:
-    if line.endswith((":", "：")):
+def _is_title(line: str, block: Block, next_text: str, following: Block) -> bool:
+    if line.endswith((":", "：")) and block.kind is Kind.PROSE:
         return True
-    if (
-        len(line) > TITLE_CHARS
-        or "\n" in line
-        or TERMINAL.search(line)
-        or not line[0].isalnum()
-        or line[0].islower()
-    ):
+    if not line or len(line) > TITLE_CHARS or "\n" in line or not line[0].isalnum() or line[0].islower():
         return False
-    longer = len(following) > TITLE_CHARS or TERMINAL.search(following.rstrip()) is not None
-    return longer if kind is Kind.PROSE else kind is not Kind.HEADING
+    apart = block.paragraph != following.paragraph and following.kind is Kind.PROSE
+    if block.kind is Kind.ITEM or (line[0].isdigit() and TERMINAL.search(line)):
+        return line.isupper() or (apart and len(next_text) > PROSE_WIDTH and len(line.split()) <= TITLE_WORDS)
+    if TERMINAL.search(line):
+        return False
+    longer = len(next_text) > TITLE_CHARS or TERMINAL.search(next_text.rstrip()) is not None
+    return longer or following.kind > Kind.ITEM

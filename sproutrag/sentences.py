@@ -2,6 +2,8 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from itertools import chain
 
 from sentencex import get_sentence_boundaries
 
@@ -20,7 +22,10 @@ MARKER = re.compile(
     re.IGNORECASE,
 )
 CUTS = (re.compile(r"[;；]\s*"), re.compile(r"[,:](?=\s)|[，、：]|\s[|–—-](?=\s)"), re.compile(r"\s+"))
+PAGE_NUMBER = re.compile(r"[^\w(\[]{0,3}(?:\d{1,3}|[ivxlc]{1,6})[^\w)\]]{0,3}\Z")
 OPENERS = ("(", "[", "“", "（", "¿", "¡", "「", "『")
+INNER_END = re.compile(r"(?<=[a-z\d)\]]{2})\s?[.!?][\"'”’)\]]*+\s++(?=[A-Z\"“‘(])")
+LONG_SENTENCE = 600  # characters; beyond it a quotation is cut into its sentences
 MARK = 40  # characters; nothing longer is a bare mark
 ZWJ = "\u200d"
 
@@ -63,7 +68,7 @@ def _boundaries(text: str, offset: int, language: str) -> list[int]:
         elif len(found) > 1:
             found.pop()
         else:
-            found = [clause_cut(window, 0)]
+            found = _inner_ends(window) or [clause_cut(window, 0)]
         ends += [offset + start + end for end in found]
         start = ends[-1] - offset
     return ends
@@ -77,13 +82,23 @@ def _joined(text: str, ends: list[int]) -> list[int]:
         if in_grapheme(text, end):
             continue
         piece = text[start : min(end, start + MARK)].strip()
-        bare = end - start <= MARK and not any(map(str.isalnum, piece))
+        bare = end - start <= MARK and is_bare(piece)
         if bare and kept and not piece.startswith(OPENERS):
             kept[-1] = start = end
-        elif end == len(text) or not (bare or _is_marker(piece)):
+        elif end == len(text) or not (bare or _is_marker(piece) or _goes_on(text, start, end)):
             kept.append(end)
             start = end
     return kept
+
+
+def is_bare(piece: str) -> bool:
+    """Is there nothing to read: punctuation only, or the number of a page?"""
+    return len(piece) <= MARK and (not any(map(str.isalnum, piece)) or PAGE_NUMBER.match(piece) is not None)
+
+
+def _goes_on(text: str, start: int, end: int) -> bool:
+    """sentencex also ends at "et al., 2017)": after a comma or an open bracket the sentence goes on."""
+    return text[max(start, end - 8) : end].rstrip().endswith((",", "(", "["))
 
 
 def _is_marker(piece: str) -> bool:
@@ -93,13 +108,26 @@ def _is_marker(piece: str) -> bool:
 def _cut_long(text: str, ends: list[int]) -> list[int]:
     cuts: list[int] = []
     start = 0
-    for end in ends:
+    for end in chain.from_iterable(_with_inner_ends(text, ends)):
         while end - start > MAX_SENTENCE:
             start = clause_cut(text, start)
             cuts.append(start)
         cuts.append(end)
         start = end
     return cuts
+
+
+def _with_inner_ends(text: str, ends: list[int]) -> Iterator[list[int]]:
+    start = 0
+    for end in ends:
+        inner = _inner_ends(text[start:end]) if end - start > LONG_SENTENCE else []
+        yield [*(start + place for place in inner), end]
+        start = end
+
+
+def _inner_ends(piece: str) -> list[int]:
+    """Plain ends inside a long quotation or after a bracket that never closes, where sentencex sees none."""
+    return [match.end() for match in INNER_END.finditer(piece) if match.end() < len(piece)]
 
 
 def clause_cut(text: str, start: int) -> int:
