@@ -1,6 +1,6 @@
 """Token attention pooled to leaves while a transformer runs: registered with transformers, mixed over heads.
 
-Shape suffixes: B windows, T tokens, n leaves, L layers, H heads, K key/value heads, D head width, X visible keys.
+Shape suffixes: B windows, T tokens, n leaves, L layers, H heads, K key/value heads, D head width.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class AttentionUnavailable(RuntimeError):
 
 
 class HeadMixer(nn.Module):
-    """Softmax-weighted mean of all heads, symmetric, zero diagonal: (B, L, H, n, n) -> (B, n, n) (SproutRAG eq. 2)."""
+    """Softmax-weighted mean of all heads, symmetric, zero diagonal (eq. 2): (B, L, H, n, n) -> (B, n, n)."""
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def mutual(attention_Bnn: Tensor) -> Tensor:
 
 
 def leaf_indicator(leaf_BT: Tensor, n: int) -> Tensor:
-    """(B, T) leaf of each token, -1 for none -> (B, T, n): 1 / (tokens in the leaf) where the token is in the leaf."""
+    """(B, T) leaf of each token, -1 for none -> (B, T, n): 1 / (tokens of its leaf) where it is."""
     member_BTn = leaf_BT[..., None] == torch.arange(n, device=leaf_BT.device)
     return member_BTn / member_BTn.sum(1, keepdim=True).clamp(min=1)
 
@@ -58,7 +58,7 @@ class Tile:
 
 
 def tiles(starts: list[int], stops: list[int], *, together: bool, device: torch.device) -> list[Tile]:
-    """One tile per window (CPU: no padding is computed, nothing is masked) or one for the batch (GPU: few launches)."""
+    """One per window (CPU: padding is neither computed nor masked) or per batch (GPU: few launches)."""
     if not together:
         spans = zip(starts, stops, strict=True)
         return [Tile(slice(b, b + 1), slice(start, stop), None) for b, (start, stop) in enumerate(spans)]
@@ -73,9 +73,9 @@ def tiles(starts: list[int], stops: list[int], *, together: bool, device: torch.
 
 
 class LeafAttention:
-    """Gathers one forward pass: head-weighted attention whose query side is pooled to leaves, layer upon layer.
+    """Gathers one forward pass: head-weighted attention, its query side pooled to leaves, layer upon layer.
 
-    indicator (B, T, n) from `leaf_indicator`; starts, stops: real tokens of each window; weights (L, H) sum to 1.
+    indicator (B, T, n) from `leaf_indicator`; starts, stops: real tokens of windows; weights (L, H) sum to 1.
     Holds (B, n, T) and one block of probabilities, never a map of T x T per head.
     """
 
@@ -99,18 +99,18 @@ class LeafAttention:
         self.layer = 0
 
     def result(self) -> Tensor:
-        """(B, n, n): mean attention from the tokens of one leaf to the tokens of another, mixed over heads."""
+        """(B, n, n): mean attention from the tokens of one leaf to those of another, mixed over heads."""
         if self.layer != len(self.weights_LH):
             raise AttentionUnavailable(
                 f"attention arrived from {self.layer} of {len(self.weights_LH)} layers: load the model with "
-                f"attn_implementation='{NAME}', or choose an encoder whose layers use transformers' AttentionInterface"
+                f"attn_implementation='{NAME}', or choose an encoder whose layers use its AttentionInterface"
             )
         return torch.bmm(self.pooled_BnT, self.indicator_BTn)
 
     def attend(
         self, query_BHTD: Tensor, key_BKTD: Tensor, value_BKTD: Tensor, rule_TT: Tensor | None, scaling: float
     ) -> Tensor:
-        """Attention output (B, T, H, D), zero on padding. Every row of probabilities is added to `pooled_BnT` once."""
+        """Attention output (B, T, H, D), zero on padding. Each block of probabilities is pooled once."""
         B, H, T, D = query_BHTD.shape
         output_BTHD = query_BHTD.new_zeros(B, T, H, D)
         weights_H = self.weights_LH[self.layer]
@@ -145,14 +145,14 @@ class LeafAttention:
         return output_BTHD
 
     def blocks(self, n_rows: int, n_keys: int) -> Iterator[slice]:
-        """Near-equal blocks of queries whose probabilities, for `n_rows` heads of windows, fit `block_bytes`."""
+        """Near-equal blocks of queries; the probabilities of all `n_rows` window heads fit `block_bytes`."""
         largest = max(MIN_BLOCK, self.block_bytes // (4 * n_rows * n_keys))
         size = -(-n_keys // -(-n_keys // largest))
         return (slice(start, min(start + size, n_keys)) for start in range(0, n_keys, size))
 
 
 def visible_keys(rule_TT: Tensor | None, rows: slice, n_keys: int) -> tuple[slice, Tensor | None]:
-    """The keys that these queries may see at all (causal, sliding), and what to add to the scores of the others."""
+    """The keys that these queries may see at all (causal, sliding), a bias against those only some see."""
     if rule_TT is None:
         return slice(0, n_keys), None
     allowed = rule_TT[rows, :n_keys]
@@ -218,11 +218,11 @@ def attend(
     leaf_attention: LeafAttention | HeadMaps | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in every layer; `leaf_attention` arrives as a keyword of the model's forward."""
+    """What transformers calls in every layer; `leaf_attention` comes as a keyword of the model's forward."""
     if leaf_attention is None:
         raise AttentionUnavailable(
-            f"{type(module).__name__} got no leaf_attention: call the encoder, not its model, or choose an encoder "
-            "that hands the keywords of forward() down to its attention layers"
+            f"{type(module).__name__} got no leaf_attention: call the encoder, not its model, or choose an "
+            "encoder that hands the keywords of forward() down to its attention layers"
         )
     rule_TT = None if attention_mask is None else attention_mask[0, 0]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -232,7 +232,7 @@ def attend(
 def position_rule(
     *, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **rule: Any
 ) -> Tensor | None:
-    """The mask without padding, (1, 1, T, T) boolean, the same for all windows; None where every position sees all.
+    """The mask without padding, (1, 1, T, T) boolean, one for all windows; None where all see all.
 
     Padding never reaches the attention function: `LeafAttention` cuts each window to its real tokens.
     """

@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from sproutrag import attention
+from sproutrag.affinity import join_blocks, join_vectors, rows_of, unit
 from sproutrag.attention import (
     AttentionUnavailable,
     HeadMaps,
@@ -27,7 +28,6 @@ from sproutrag.attention import (
     leaf_indicator,
     mutual,
 )
-from sproutrag.affinity import join_blocks, join_vectors, rows_of, unit
 from sproutrag.documents import Document
 from sproutrag.models import (
     HEADS_FILE,
@@ -50,7 +50,7 @@ disable_progress_bar()  # transformers draws one while it reads weights; a job h
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """vectors (n, d) float32, unit norm; affinity (n, n) float32 csr, symmetric, >= 0, no diagonal, connected."""
+    """vectors (n, d) float32, unit norm; affinity (n, n) float32, symmetric, > 0, no diagonal, connected."""
 
     document: Document
     spans: np.ndarray
@@ -81,8 +81,7 @@ class SentenceEncoder(nn.Module):
     def from_pretrained(cls, path: str, *, device: str | None = None, **settings: Any) -> "SentenceEncoder":
         """Load a directory or a name known to `find_encoder`; `settings` replace those of the directory.
 
-        float32 on CPU, bfloat16 on GPU. A fixed pair of sentences proves that attention arrives before anything
-        is encoded.
+        float32 on CPU, bfloat16 on GPU. A fixed pair of sentences proves that attention arrives.
         """
         path = find_encoder(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -135,7 +134,7 @@ class SentenceEncoder(nn.Module):
         self.path = os.path.abspath(path)
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Leaf vectors (B, n, d), not normalised, and affinity (B, n, n), both differentiable. Padding is zero."""
+        """Leaf vectors (B, n, d), not of unit norm, and affinity (B, n, n), with gradients; zero padding."""
         indicator, real = self.indicator(batch), batch.real.to(self.device)
         gathered = HeadMaps(indicator, real)
         states = self.states(batch, gathered)
@@ -168,7 +167,7 @@ class SentenceEncoder(nn.Module):
         return output.last_hidden_state
 
     def leaf_vectors(self, states_BTd: Tensor, batch: TokenBatch, indicator_BTn: Tensor) -> Tensor:
-        """(B, n, d): mean or last state of each leaf, less the share of the window's mean that is not wanted."""
+        """(B, n, d): mean or last state of each leaf, less the unwanted share of the window's mean."""
         means = torch.bmm(indicator_BTn.transpose(1, 2), states_BTd.float())
         share = self.settings.context_share
         if self.settings.pooling == "last":
@@ -198,7 +197,7 @@ class SentenceEncoder(nn.Module):
         return self.tokenizer.batches(windows, token_budget=TOKEN_BUDGET[self.device.type])
 
     def encode(self, documents: Sequence[Document]) -> list[EncodedDocument]:
-        """One pass over overlapping windows of whole leaves; no text is dropped. Memory grows linearly with the text.
+        """One pass over overlapping windows of whole leaves; nothing is dropped. Memory is linear in it.
 
         Affinity is scaled by the tokens of its window and averaged where windows overlap; vectors likewise.
         """
@@ -228,7 +227,7 @@ class SentenceEncoder(nn.Module):
         ]
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """(q, d) float32, unit norm: pooled like a leaf that fills its window, the model's own tokens included.
+        """(q, d) float32, unit norm: pooled like leaves, but over the model's own tokens too (as trained).
 
         A query longer than a window is read in several; its vector is their mean.
         """
@@ -244,7 +243,7 @@ class SentenceEncoder(nn.Module):
 
     @torch.inference_mode()
     def plain_forward(self, windows: Windows) -> None:
-        """The floor that indexing is measured against: the stock model over the same batches, results discarded."""
+        """The floor indexing is measured against: the stock model over the same batches."""
         with stock_attention(self.model):
             for batch in self.batches(windows):
                 self.model(
@@ -252,7 +251,7 @@ class SentenceEncoder(nn.Module):
                 )
 
     def check_attention(self) -> None:
-        """Attention of two fixed sentences sums to 1 and leaves the hidden states as the stock model has them (P034)."""
+        """Attention of two fixed sentences sums to 1, and the hidden states are the stock model's (P034)."""
         pair = self.tokenizer.encode(["Roots grow down.", " Leaves grow up to the light."])
         windows = Windows([], pair, np.asarray([0, 2]), np.asarray([[0, 2], [0, 1]]))
         batch = self.tokenizer.batch(windows, np.asarray([0, 1]))
@@ -276,9 +275,9 @@ class SentenceEncoder(nn.Module):
         mass = gathered.pooled_BnT.sum(2)[:, 0]
         if not (drift < (0.05 if ours.dtype == torch.bfloat16 else 1e-4) and (mass - 1).abs().max() < 0.01):
             raise AttentionUnavailable(
-                f"encoder {self.settings.name!r}: attention read through attn_implementation='{attention.NAME}' does "
-                f"not explain the model's output (drift {drift:.1g}, mass {mass.min():.3f}): its layers use a bias, "
-                "soft cap or sink that this path does not know; choose another encoder"
+                f"encoder {self.settings.name!r}: attention through attn_implementation='{attention.NAME}' "
+                f"does not explain its output (drift {drift:.1g}, mass {mass.min():.3f}): its layers use "
+                "a bias or sink that this path does not know; choose another encoder"
             )
 
 
@@ -299,7 +298,7 @@ def load_tokenizer(path: str, *, left_padding: bool) -> LeafTokenizer:
 
 
 def window_within(window: int, config: Any) -> int:
-    """The window, at most what the position table holds (RoBERTa kinds keep `pad + 1` rows of it to themselves)."""
+    """The window, at most what the position table holds (RoBERTa kinds keep its first `pad + 1` rows)."""
     longest = getattr(config, "max_position_embeddings", None) or window
     if config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet"}:
         longest -= config.pad_token_id + 1

@@ -1,4 +1,4 @@
-"""Encoders by name: where they lie, how they pool, and the fingerprint an index is tied to. Imports no torch."""
+"""Encoders by name: where they lie, how they pool, the fingerprint an index is tied to. Imports no torch."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ class ModelNotFound(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class EncoderSettings:
-    """How an encoder reads documents. Saved as sproutrag.json beside the weights; every field has its default here.
+    """How an encoder reads documents: sproutrag.json beside the weights. The one home of these defaults.
 
     name               what fingerprints and messages call the encoder
     pooling            leaf vector: mean of its token states, or the state of its last token (causal models)
@@ -75,7 +75,7 @@ HUB_ENCODERS = {
 
 
 def find_encoder(name: str) -> str:
-    """Directory of an encoder: one that is packaged, a directory, or a name on the Hugging Face hub (downloaded once)."""
+    """Directory of an encoder: a packaged one, a directory, or a hub name (fetched once)."""
     if os.path.isdir(name):
         return usable(os.path.abspath(name))
     packaged = packaged_path(name.removeprefix("sentence-transformers/"))
@@ -89,7 +89,7 @@ def find_encoder(name: str) -> str:
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise ModelNotFound(
-            f"encoder {name!r} is not on this machine and the hub could not give it ({type(error).__name__}): "
+            f"encoder {name!r} is not on this machine and the hub did not give it ({type(error).__name__}): "
             f"{install_hint(name)}"
         ) from error
 
@@ -115,15 +115,15 @@ def packaged_path(name: str) -> str:
 
 
 def usable(path: str) -> str:
-    """The path again, if it holds safetensors and a config: pickled weights can run code when they are read."""
+    """The path again, if it holds safetensors and a config; pickled weights can run code when read."""
     if not os.path.isfile(os.path.join(path, "config.json")):
         raise ModelNotFound(
             f"{path} has no config.json: give the directory that holds a model's config and weights"
         )
     if not list(Path(path).glob("*.safetensors")):
         raise ModelNotFound(
-            f"{path} has no *.safetensors weights, and pickled weights are never loaded: save the model again with "
-            "save_pretrained, or take a revision that has safetensors"
+            f"{path} has no *.safetensors weights, and pickled weights are never loaded: save the model "
+            "again with save_pretrained, or take a revision that has safetensors"
         )
     return path
 
@@ -156,7 +156,7 @@ def settings_of(path: str) -> EncoderSettings:
         unknown = set(saved) - known
         if unknown:
             raise ModelNotFound(
-                f"{os.path.join(path, SETTINGS_FILE)}: unknown settings {sorted(unknown)}; known are {sorted(known)}"
+                f"{os.path.join(path, SETTINGS_FILE)}: unknown {sorted(unknown)}; known: {sorted(known)}"
             )
         return EncoderSettings(**saved)
     settings = EncoderSettings(name=name_of(path))
@@ -194,7 +194,7 @@ def save_settings(path: str, settings: EncoderSettings) -> None:
 
 
 def fingerprint_of(path: str, settings: EncoderSettings | None = None) -> str:
-    """`name@12hex` over weights, configuration, tokenizer, head weights and the settings that change what is stored.
+    """`name@12hex` over weights, configuration, tokenizer, heads and the settings that change what is stored.
 
     Reads files only; the digest of a file is computed once per process and file version.
     """

@@ -24,7 +24,7 @@ class TokenBatch:
     """Windows padded to one length.
 
     input_ids (B, T) int64; real (B, T) int64, 1 on tokens; leaf (B, T) int64, leaf within the window or -1;
-    starts, stops: real tokens of each window; first_leaf, n_leaves: leaves of each window in `Windows`.
+    starts, stops: real tokens of each window; windows (B,): rows of `Windows.ranges`.
     """
 
     input_ids: Tensor
@@ -52,7 +52,7 @@ class Windows:
     """All windows of some documents, in document order.
 
     spans: one (n, 2) array per document; leaves: tokens of all leaves of all documents, end to end;
-    document_starts (documents+1,): a document's first leaf; ranges (w, 2): leaves [first, stop) of each window.
+    document_starts (documents+1,): a document's first leaf; ranges (w, 2): leaves [first, stop) of a window.
     """
 
     spans: list[np.ndarray]
@@ -130,7 +130,7 @@ class LeafTokenizer:
     def cut_long_leaves(
         self, documents: Sequence[Document], spans: list[np.ndarray], leaves: LeafTokens, capacity: int
     ) -> list[np.ndarray]:
-        """Replace every leaf longer than `capacity` tokens by pieces of at most half of that, so windows can overlap."""
+        """Replace leaves longer than `capacity` tokens by pieces of at most half: windows can overlap."""
         lengths = iter(np.split(leaves.lengths, np.cumsum([len(s) for s in spans])[:-1]))
         cut: list[np.ndarray] = []
         for document, rows, n_tokens in zip(documents, spans, lengths, strict=True):
@@ -147,7 +147,7 @@ class LeafTokenizer:
         return cut
 
     def cut_leaf(self, text: str, start: int, stop: int, most: int) -> list[tuple[int, int]]:
-        """Spans of at most `most` tokens each, cut where a token starts, at a space where there is one nearby."""
+        """Spans of at most `most` tokens, cut where a token starts, after a space where one is near."""
         encoding: Encoding = self.tokenizer.encode(text[start:stop], add_special_tokens=False)
         offsets = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         before = np.concatenate([[0], np.maximum.accumulate(offsets[:, 1])[:-1]])
@@ -233,7 +233,7 @@ def leaf_texts(documents: Sequence[Document], spans: Sequence[np.ndarray]) -> li
 
 
 def window_ranges(starts: np.ndarray, *, capacity: int, overlap: int) -> np.ndarray:
-    """(w, 2) leaf ranges: as many whole leaves as fit; the next window begins `overlap` leaves before the end.
+    """(w, 2) leaf ranges: as many whole leaves as fit; the next begins `overlap` leaves before the end.
 
     starts (n+1,): token offsets of the leaves. Every leaf is in a window; a window that could hold nothing
     new beside the shared leaves shares fewer.

@@ -18,7 +18,9 @@ TEXT = " ".join(
 SHORT = "Either party may end this agreement. Thirty days of notice. The rent is due."
 
 
-@pytest.fixture(scope="module", params=[tiny_bert, tiny_modernbert, tiny_qwen3], ids=lambda kind: kind.__name__)
+@pytest.fixture(
+    scope="module", params=[tiny_bert, tiny_modernbert, tiny_qwen3], ids=lambda kind: kind.__name__
+)
 def encoder(request, tmp_path_factory):
     encoder = SentenceEncoder.from_pretrained(request.param(tmp_path_factory.mktemp("model")), window=96)
     rng = torch.Generator().manual_seed(1)
@@ -38,7 +40,7 @@ def batch(encoder):
 
 @pytest.fixture(scope="module")
 def eager(encoder, batch):
-    """Hidden states and (B, L, H, T, T) maps of the model as transformers runs it when asked for attention."""
+    """Hidden states and (B, L, H, T, T) maps of the model as transformers runs it for attention."""
     model = AutoModel.from_pretrained(encoder.path, attn_implementation="eager")
     with torch.no_grad():
         output = model(input_ids=batch.input_ids, attention_mask=batch.real, output_attentions=True)

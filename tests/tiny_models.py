@@ -1,6 +1,6 @@
 """Tiny random encoders with real tokenizers, saved to a directory: real components for fast tests.
 
-Every function returns the path it wrote to. Weights are drawn from a fixed seed, so two calls give the same model.
+Every function returns the path it wrote to. Weights come from a fixed seed.
 """
 
 from pathlib import Path
@@ -68,7 +68,7 @@ def tiny_modernbert(path: Path | str, *, window: int = 256, seed: int = 0) -> st
 
 
 def tiny_qwen3(path: Path | str, *, n_layers: int = 2, window: int = 256, seed: int = 0) -> str:
-    """Causal, grouped heads (4 query, 2 key/value), byte-level BPE that ends every text with <|endoftext|>."""
+    """Causal, grouped heads (4 query, 2 key/value), byte-level BPE that ends texts with <|endoftext|>."""
     tokenizer = byte_level()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
