@@ -113,7 +113,7 @@ def unseal(parcel: bytes) -> list[Document]:
 
 
 class Attempts:
-    """Remembers, beyond the death of a worker, what was begun and never finished. One for all workers of a run."""
+    """Remembers beyond the death of a worker what was begun and never finished. One for all of a run."""
 
     def __init__(self) -> None:
         self.unfinished: Counter[str] = Counter()
@@ -130,12 +130,18 @@ class Attempts:
 class IndexDocuments:
     """Encodes parcels, builds their trees and writes them as fragments that nobody sees before the commit.
 
-    attempts: handle of the run's Attempts actor. A parcel whose worker died is taken document by document, and a
-    document that took its worker down twice when it was alone is set aside.
+    fingerprint: of the encoder that the run is planned for.
+    attempts: handle of the run's Attempts actor; without it, nothing is remembered beyond this process.
     """
 
     def __init__(
-        self, *, db: str, encoder: str, fingerprint: str, threads: int, attempts: ActorHandle
+        self,
+        *,
+        db: str,
+        encoder: str,
+        threads: int,
+        fingerprint: str | None = None,
+        attempts: ActorHandle | None = None,
     ) -> None:
         import torch
 
@@ -145,36 +151,46 @@ class IndexDocuments:
         self.db = db
         self.attempts = attempts
         self.encoder = SentenceEncoder.from_pretrained(encoder)
-        if self.encoder.fingerprint != fingerprint:
+        if fingerprint not in (None, self.encoder.fingerprint):
             raise WorkerDiffers(
                 f"a worker loaded encoder {self.encoder.fingerprint!r} from {encoder} but the run uses "
                 f"{fingerprint!r}: put the same model on every node, then run again"
             )
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        outcomes = [self.index_once(**parcel).to_json() for parcel in batch.to_pylist()]
+        outcomes = [self.index(unseal(p["documents"]), size=p["size"]).to_json() for p in batch.to_pylist()]
         return pa.table({"outcome": outcomes}, schema=OUTCOME)
 
-    def index_once(self, documents: bytes, size: int) -> Outcome:
-        parcel = unseal(documents)
+    def index(self, parcel: Sequence[Document], *, size: int) -> Outcome:
+        """One parcel of `size` bytes. If its worker died, it is taken document by document the next time."""
         work = f"parcel of {parcel[0].id}"
-        died = ray.get(self.attempts.begin.remote(work))
-        encoded, problems = self.one_by_one(parcel) if died else encode_each(self.encoder.encode, parcel)
+        encoded, problems = self.one_by_one(parcel) if self.begin(work) else self.encode(parcel)
         written = write(self.db, encoded, fingerprint=self.encoder.fingerprint)
-        self.attempts.finish.remote(work)
+        self.finish(work)
         return Outcome(size, written, problems)
 
+    def encode(self, documents: Sequence[Document]) -> tuple[list["EncodedDocument"], list[Problem]]:
+        return encode_each(self.encoder.encode, documents)
+
     def one_by_one(self, parcel: Sequence[Document]) -> tuple[list["EncodedDocument"], list[Problem]]:
+        """A document that took its worker down twice when it was alone is set aside."""
         encoded: list[EncodedDocument] = []
         problems: list[Problem] = []
         for document in parcel:
-            if ray.get(self.attempts.begin.remote(document.id)) >= DEATHS_PER_DOCUMENT:
+            if self.begin(document.id) >= DEATHS_PER_DOCUMENT:
                 problems.append(problem_with(document, "it ended the worker process each time it was tried"))
                 continue
-            good, bad = encode_each(self.encoder.encode, [document])
-            ray.get(self.attempts.finish.remote(document.id))
+            good, bad = self.encode([document])
+            self.finish(document.id)
             encoded, problems = encoded + good, problems + bad
         return encoded, problems
+
+    def begin(self, work: str) -> int:
+        return ray.get(self.attempts.begin.remote(work)) if self.attempts else 0
+
+    def finish(self, work: str) -> None:
+        if self.attempts:
+            ray.get(self.attempts.finish.remote(work))
 
 
 def encode_each(

@@ -126,8 +126,6 @@ def round_down(cpus: float) -> float:
     return max(0.01, int(cpus * 100) / 100)
 
 
-
-
 def configure_ray_data(*, patience: float) -> None:
     """Silent, one row per block, and an error after `patience` seconds without any result.
 

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 import ray.data
@@ -17,10 +16,10 @@ from ray.data import ActorPoolStrategy
 
 from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
-from pipelines.plan import FOUND, Plan, plan_run, reading_list, scan
+from pipelines.plan import Plan, plan_run, reading_list, scan
 from pipelines.progress import Problem, Progress, Report
 from sproutrag.indices import build_indices
-from sproutrag.ingest import Piece, list_pieces
+from sproutrag.ingest import Piece, survey
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions
 from sproutrag.snapshots import Snapshot
@@ -44,8 +43,8 @@ def main(options: IndexOptions) -> Report:
     require_fingerprint(options.db, fingerprint)
     with ray_on_demand() as start_ray:
         with progress.stage("scan"):
-            pieces = list_pieces(options.sources)
-            found = pa.concat_tables(noted(scan(pieces, start_ray=start_ray), progress))
+            pieces, skipped = survey(options.sources)
+            found = scan(pieces, start_ray=start_ray, progress=progress)
             plan = plan_run(found, stored_hashes(options.db), delete_missing=options.delete_missing)
         workers, outcomes = NO_WORKERS, []
         if plan.wanted.num_rows:
@@ -53,8 +52,10 @@ def main(options: IndexOptions) -> Report:
                 start_ray()
                 workers = share_out(options.workers)
             with progress.stage("encode", documents=plan.wanted.num_rows, size=plan.size):
-                worker = {"db": options.db, "encoder": path, "fingerprint": fingerprint}
-                outcomes = list(shown(encode(plan, pieces, worker=worker, workers=workers), progress))
+                stream = encode(
+                    plan, pieces, db=options.db, encoder=path, fingerprint=fingerprint, workers=workers
+                )
+                outcomes = list(shown(stream, progress))
     with progress.stage("commit"):
         written = [outcome.written for outcome in outcomes if outcome.written]
         head = commit(
@@ -70,7 +71,14 @@ def main(options: IndexOptions) -> Report:
     with progress.stage("publish"):
         snapshot = publish(options.db, head)
     return account(
-        plan, outcomes, snapshot, indices, encoder=fingerprint, workers=workers.count, stages=progress.seconds
+        plan,
+        outcomes,
+        snapshot,
+        indices,
+        encoder=fingerprint,
+        workers=workers.count,
+        stages=progress.seconds,
+        skipped=skipped,
     )
 
 
@@ -81,14 +89,19 @@ def choose_encoder(options: IndexOptions) -> str:
 
 
 def encode(
-    plan: Plan, pieces: Sequence[Piece], *, worker: dict[str, str], workers: Workers
+    plan: Plan,
+    pieces: Sequence[Piece],
+    *,
+    db: str,
+    encoder: str,
+    fingerprint: str | None = None,
+    workers: Workers,
 ) -> Iterator[Outcome]:
     """Read, encode and write on Ray; outcomes arrive as parcels finish."""
     size = parcel_size(plan.size, workers)
     readings = reading_list(pieces, plan.wanted, size=READING_PARCELS * size)
     largest = max(size, pc.max(plan.wanted["size"]).as_py())
     configure_ray_data(patience=PATIENCE_SECONDS + largest / SLOWEST_BYTES_PER_SECOND)
-    attempts = ray.remote(num_cpus=0)(Attempts).remote()
     done = (
         ray.data.from_arrow(readings)
         .map_batches(
@@ -99,7 +112,13 @@ def encode(
         )
         .map_batches(
             IndexDocuments,
-            fn_constructor_kwargs=worker | {"threads": workers.threads, "attempts": attempts},
+            fn_constructor_kwargs={
+                "db": db,
+                "encoder": encoder,
+                "threads": workers.threads,
+                "fingerprint": fingerprint,
+                "attempts": ray.remote(num_cpus=0)(Attempts).remote(),
+            },
             compute=ActorPoolStrategy(min_size=1, max_size=workers.count, initial_size=workers.count),
             batch_size=1,
             batch_format="pyarrow",
@@ -118,13 +137,6 @@ def parcel_size(total: int, workers: Workers) -> int:
     least, most = PARCEL_BYTES
     most = GPU_PARCEL_BYTES if workers.gpus else most
     return min(most, max(least, total // (PARCELS_PER_WORKER * workers.count)))
-
-
-def noted(tables: Iterator[pa.Table], progress: Progress) -> Iterator[pa.Table]:
-    yield FOUND.empty_table()
-    for table in tables:
-        progress.advance(documents=table.num_rows, size=pc.sum(table["size"]).as_py() or 0)
-        yield table
 
 
 def shown(outcomes: Iterator[Outcome], progress: Progress) -> Iterator[Outcome]:
@@ -147,6 +159,7 @@ def account(
     encoder: str,
     workers: int,
     stages: dict[str, float],
+    skipped: list[str],
 ) -> Report:
     """Every input ends in exactly one of indexed, replaced, unchanged, quarantined; this is asserted."""
     written = [outcome.written for outcome in outcomes if outcome.written]
@@ -171,6 +184,7 @@ def account(
         documents=snapshot.counts["documents"],
         indices=indices,
         stages=stages,
+        skipped=skipped,
         problems=problems,
     )
     assert report.inputs == plan.inputs, f"{plan.inputs} inputs came in but {report.inputs} are accounted for"

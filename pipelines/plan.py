@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
 
+from pipelines.progress import Progress
 from sproutrag.documents import Document, content_hash
-from sproutrag.ingest import Piece, Rejected, read_piece
+from sproutrag.ingest import Piece, read_piece
+from sproutrag.records import Rejected
 
 # One row per input; `reason` and `hint` are null for a document and say why for what is set aside.
 FOUND = pa.schema(
@@ -63,8 +65,16 @@ class Plan:
 # --- scan
 
 
-def scan(pieces: Sequence[Piece], *, start_ray: Callable[[], None]) -> Iterator[pa.Table]:
-    """All inputs as tables of FOUND: read here for as long as starting Ray would take, the rest on Ray."""
+def scan(pieces: Sequence[Piece], *, start_ray: Callable[[], None], progress: Progress) -> pa.Table:
+    """All inputs as one table of FOUND: read here for as long as starting Ray would take, the rest on Ray."""
+    tables = [FOUND.empty_table()]
+    for table in scan_pieces(pieces, start_ray=start_ray):
+        progress.advance(documents=table.num_rows, size=pc.sum(table["size"]).as_py() or 0)
+        tables.append(table)
+    return pa.concat_tables(tables)
+
+
+def scan_pieces(pieces: Sequence[Piece], *, start_ray: Callable[[], None]) -> Iterator[pa.Table]:
     started = time.monotonic()
     for number, piece in enumerate(pieces):
         if time.monotonic() - started > SCAN_SECONDS:

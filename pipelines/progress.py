@@ -4,11 +4,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
@@ -29,7 +29,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of every input. leaves, nodes, tokens count what this run wrote; coverage is the index's."""
+    """What became of every input. leaves, nodes, tokens: what this run wrote; coverage: of the whole index."""
 
     indexed: int
     replaced: int
@@ -48,7 +48,8 @@ class Report:
     documents: int  # in the index now
     indices: list[str]
     stages: dict[str, float]  # seconds
-    problems: list[Problem] = field(default_factory=list)
+    skipped: list[str]  # files of a kind that is not read, left out of `in`
+    problems: list[Problem]
 
     @property
     def inputs(self) -> int:
@@ -63,7 +64,11 @@ class Progress:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.name, self.total, self.size = "", 0, 0
+        self.documents = self.done = self.tokens = 0
+        self.started = self.last_line = time.monotonic()
         self.bar = make_bar() if sys.stderr.isatty() else None
+        self.row: TaskID | None = None
 
     @contextmanager
     def stage(self, name: str, *, documents: int = 0, size: int = 0) -> Iterator[None]:
@@ -78,15 +83,16 @@ class Progress:
             yield
         finally:
             self.seconds[name] = round(time.monotonic() - self.started, 3)
-            if self.bar:
+            if self.bar and self.row is not None:
                 self.bar.remove_task(self.row)
                 self.bar.stop()
+                self.row = None
 
     def advance(self, *, documents: int, size: int, tokens: int = 0) -> None:
         self.documents += documents
         self.done += size
         self.tokens += tokens
-        if self.bar:
+        if self.bar and self.row is not None:
             self.bar.update(self.row, advance=size, counts=self.counts())
         elif time.monotonic() - self.last_line > SECONDS_PER_LINE:
             self.last_line = time.monotonic()
@@ -125,6 +131,7 @@ def print_report(report: Report) -> None:
         ("  replaced", f"{report.replaced:,}"),
         ("  unchanged", f"{report.unchanged:,}"),
         ("  set aside", f"{report.quarantined:,}"),
+        ("files of other kinds", f"{len(report.skipped):,} left out"),
         ("deleted", f"{report.deleted:,}"),
         ("coverage", f"{report.coverage:.4f}"),
         ("leaves, nodes", f"{report.leaves:,}, {report.nodes:,}"),

@@ -126,9 +126,7 @@ def search(options: SearchOptions) -> int:
     from sproutrag.index import TreeIndex
 
     index = TreeIndex.open(options.db, encoder=options.encoder)
-    found = index.search(
-        options.query, k=options.k, mode=options.mode, doc=options.doc, where=options.where
-    )
+    found = index.search(options.query, k=options.k, mode=options.mode, doc=options.doc, where=options.where)
     if options.json:
         print_json([asdict(passage) for passage in found])
     else:
@@ -195,14 +193,14 @@ def stats(options: StatsOptions) -> int:
 
 
 def models(options: ModelsOptions) -> int:
-    if options.action == "get" and not options.name:
-        raise WrongUsage("models get: say which one; `sproutrag models list` names them")
     from sproutrag.models import find_encoder, list_models
 
-    if options.action == "get":
-        path = find_encoder(options.name)
-        return print_figures([{"name": options.name, "path": path}], as_json=options.json)
-    return print_figures([asdict(model) for model in list_models()], as_json=options.json)
+    if options.action == "list":
+        return print_figures([asdict(model) for model in list_models()], as_json=options.json)
+    if not options.name:
+        raise WrongUsage("models get: say which one; `sproutrag models list` names them")
+    made_available = {"name": options.name, "path": find_encoder(options.name)}
+    return print_figures([made_available], as_json=options.json)
 
 
 def bench(options: BenchOptions) -> int:

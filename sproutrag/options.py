@@ -100,6 +100,12 @@ class BenchOptions:
 
     suite: Positional[Literal["index", "search"]]
     """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query."""
+    source: str = "tests/data"
+    """Corpus whose sentences the measured documents are made of."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
+    only: tuple[str, ...] = ()
+    """Measure these parts of the suite only; a wrong name lists them."""
     out: str | None = None
     """Also write the figures to this directory."""
     json: bool = False

@@ -9,7 +9,20 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from sproutrag.encoder import SentenceEncoder
 
-WORDS = ["rain", "river", "falls", "rises", "north", "south", "engine", "stops", "clock", "bell", "night", "door"]
+WORDS = [
+    "rain",
+    "river",
+    "falls",
+    "rises",
+    "north",
+    "south",
+    "engine",
+    "stops",
+    "clock",
+    "bell",
+    "night",
+    "door",
+]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The whole job on real Ray, with a real but tiny encoder; one Ray for the module, as ray.init costs seconds."""
+"""The whole job on real Ray with a real but tiny encoder; one Ray for all, as starting it costs seconds."""
 
 import json
 import os
@@ -14,13 +14,11 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from pipelines.actors import encode_each, read_parcels, unseal, write
+from pipelines.actors import IndexDocuments, read_parcels, unseal
 from pipelines.index import main
 from pipelines.plan import plan_run, reading_list, scan
-from pipelines.progress import Report
-from sproutrag.encoder import SentenceEncoder
+from pipelines.progress import Progress, Report
 from sproutrag.ingest import list_pieces
-from sproutrag.models import fingerprint_of
 from sproutrag.options import IndexOptions
 from sproutrag.snapshots import EncoderMismatch, current_snapshot
 from sproutrag.storage import commit, publish
@@ -73,18 +71,22 @@ def rows(db: str, table: str, *, drop: tuple[str, ...] = ()) -> list[dict]:
 def index_in_process(source: str, *, db: str, encoder: str) -> None:
     """What the job does, as one loop without Ray: the oracle."""
     pieces = list_pieces([source])
-    found = pa.concat_tables(scan(pieces, start_ray=lambda: None))
+    found = scan(pieces, start_ray=lambda: None, progress=Progress())
     plan = plan_run(found, {}, delete_missing=False)
-    encode = SentenceEncoder.from_pretrained(encoder).encode
+    worker = IndexDocuments(db=db, encoder=encoder, threads=1)
     readings = reading_list(pieces, plan.wanted, size=1 << 20)
     parcels = pa.concat_tables(t for reading in readings for t in read_parcels(reading, parcel_size=1 << 20))
-    encoded = [encode_each(encode, unseal(parcel)) for parcel in parcels["documents"].to_pylist()]
-    written = [write(db, good, fingerprint=fingerprint_of(encoder)) for good, _ in encoded]
-    publish(db, commit(db, [one for one in written if one], run_id="loop"))
+    outcomes = [worker.index(unseal(parcel), size=0) for parcel in parcels["documents"].to_pylist()]
+    publish(db, commit(db, [one.written for one in outcomes if one.written], run_id="loop"))
 
 
 def test_two_workers_on_two_nodes_write_what_one_process_writes(
-    index: Callable[..., Report], write_corpus: Writer, records: Records, tmp_path: Path, db: str, tiny_encoder: str
+    index: Callable[..., Report],
+    write_corpus: Writer,
+    records: Records,
+    tmp_path: Path,
+    db: str,
+    tiny_encoder: str,
 ) -> None:
     source = write_corpus(records(40))
     report = index(source, workers=2)

@@ -6,6 +6,7 @@ import pytest
 
 from pipelines.actors import PARCEL, encode_each, pack, read_parcels, unseal
 from pipelines.plan import FOUND, DuplicateDocuments, plan_run, reading_list, scan
+from pipelines.progress import Progress
 from sproutrag.documents import Document
 from sproutrag.ingest import Piece, list_pieces
 
@@ -18,10 +19,12 @@ def never() -> None:
 
 
 def found_in(*sources: str) -> pa.Table:
-    return pa.concat_tables(scan(list_pieces(sources), start_ray=never))
+    return scan(list_pieces(sources), start_ray=never, progress=Progress())
 
 
-def row(doc_id: str, content_hash: str | None = "h", *, reason: str | None = None, source: str = "f:1") -> dict:
+def row(
+    doc_id: str, content_hash: str | None = "h", *, reason: str | None = None, source: str = "f:1"
+) -> dict:
     return {"doc_id": doc_id, "content_hash": content_hash, "source": source, "size": 300, "piece": 0,
             "reason": reason, "hint": reason}  # fmt: skip
 
@@ -77,7 +80,7 @@ def test_a_huge_document_travels_alone_and_tiny_ones_together() -> None:
 def test_what_is_read_again_is_exactly_what_is_wanted(write_corpus: Writer, records: Records) -> None:
     sources = [write_corpus(records(60)[i::3], f"part{i}.jsonl") for i in range(3)]
     pieces = list_pieces(sources)
-    inputs = pa.concat_tables(scan(pieces, start_ray=never))
+    inputs = scan(pieces, start_ray=never, progress=Progress())
     ids = inputs["doc_id"].to_pylist()
     stored = dict(zip(ids[::2], inputs["content_hash"].to_pylist()[::2], strict=True))
     plan = plan_run(inputs, stored, delete_missing=False)
@@ -93,7 +96,7 @@ def test_documents_travel_unaltered(write_corpus: Writer) -> None:
     text = "Ünï © 文字。 \u200f مرحبا 👩‍👩‍👧 \t end"
     source = write_corpus([{"doc_id": "ü/1", "title": "T", "text": text, "lang": "de", "year": 2020}])
     pieces = list_pieces([source])
-    plan = plan_run(pa.concat_tables(scan(pieces, start_ray=never)), {}, delete_missing=False)
+    plan = plan_run(scan(pieces, start_ray=never, progress=Progress()), {}, delete_missing=False)
     [reading] = reading_list(pieces, plan.wanted, size=10_000)
     parcels = pa.concat_tables(read_parcels(reading, parcel_size=99))
     [document] = unseal(parcels["documents"][0].as_py())
