@@ -246,7 +246,7 @@ def test_a_worker_that_cannot_load_the_encoder_fails_the_run_with_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job, "fingerprint_of", lambda path: "another@000000000000")
-    with pytest.raises(job.WorkersFailed, match="another@000000000000.*same model on every node") as failure:
+    with pytest.raises(job.WorkersFailed, match=r"another@000000000000.*on every node") as failure:
         index(write_corpus(records(3)))
     assert len(str(failure.value).splitlines()) == 2
     assert current_snapshot(db) is None
