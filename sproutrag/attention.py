@@ -72,11 +72,12 @@ def tiles(starts: list[int], stops: list[int], *, together: bool, device: torch.
     return [Tile(slice(0, len(starts)), slice(first, last), padding[:, None, None])]
 
 
-# Why this shape: CPU time of one MiniLM layer's attention over stock SDPA (float32, one AVX2 thread, windows of 512
-# tokens with 12 / 40 leaves). softmax(QKᵀ) @ [V | leaf indicator] in query blocks: 1.74 / 1.97. Stock SDPA with V
-# widened by the indicator and Q, K by zeros: 1.45 / 1.98. Heads mixed per block of 64 queries over all windows of the
-# batch: 1.44 / 1.47. The same window by window, in blocks that stay in cache: 1.34 / 1.38, which is this one. Stock
-# SDPA computes padding and masks it; cutting each window to its tokens wins that back on uneven batches.
+# Why this shape: CPU time of one MiniLM layer's attention over stock SDPA (float32, one AVX2 thread,
+# windows of 512 tokens with 12 / 40 leaves). softmax(QKᵀ) @ [V | leaf indicator] in query blocks: 1.74 /
+# 1.97. Stock SDPA with V widened by the indicator and Q, K by zeros: 1.45 / 1.98. Heads mixed per block
+# of 64 queries over all windows of the batch: 1.44 / 1.47. The same window by window, in blocks that stay
+# in cache: 1.34 / 1.38, which is this one. Stock SDPA computes padding and masks it; cutting each window
+# to its tokens wins that back on uneven batches.
 class LeafAttention:
     """Gathers one forward pass: head-weighted attention, its query side pooled to leaves, layer upon layer.
 

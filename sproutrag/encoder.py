@@ -38,8 +38,8 @@ from sproutrag.models import (
 )
 from sproutrag.windows import LeafTokenizer, TokenBatch, Windows
 
-# Tokens of a batch, padding included. MiniLM on one thread read 2,150, 2,100 and 1,930 tokens/s at 2,048, 4,096 and
-# 8,192: matrix products are large enough, and small batches hold windows of nearer lengths.
+# Tokens of a batch, padding included. MiniLM on one thread read 2,150, 2,100 and 1,930 tokens/s at 2,048,
+# 4,096 and 8,192: matrix products are large enough, and small batches hold windows of nearer lengths.
 TOKEN_BUDGET = {"cpu": 2_048, "cuda": 131_072}
 BLOCK_BYTES = {
     "cpu": 4 << 20,
