@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy
+from ray.exceptions import RayError
 
 from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
@@ -33,6 +34,10 @@ TASK_CPUS = 0.25
 RETRIES_PER_PARCEL = 12  # a document that kills its process costs three, then it is set aside
 SLOWEST_BYTES_PER_SECOND = 1000  # an encoder slower than that is taken for stuck
 PATIENCE_SECONDS = 600
+
+
+class WorkersFailed(Exception):
+    """Ray gave up: something other than a bad document stopped the workers."""
 
 
 def main(options: IndexOptions) -> Report:
@@ -79,6 +84,7 @@ def main(options: IndexOptions) -> Report:
         workers=workers.count,
         stages=progress.seconds,
         skipped=skipped,
+        seconds=progress.elapsed,
     )
 
 
@@ -128,8 +134,14 @@ def encode(
             max_task_retries=RETRIES_PER_PARCEL,
         )
     )
-    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        yield from map(Outcome.from_json, batch["outcome"].to_pylist())
+    try:
+        for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            yield from map(Outcome.from_json, batch["outcome"].to_pylist())
+    except RayError as error:  # its text ends with what happened, below the worker's whole traceback
+        raise WorkersFailed(
+            f"the workers failed and nothing was published: {str(error).strip().splitlines()[-1]}\n"
+            "Set SPROUTRAG_DEBUG=1 to see all of it"
+        ) from error
 
 
 def parcel_size(total: int, workers: Workers) -> int:
@@ -160,6 +172,7 @@ def account(
     workers: int,
     stages: dict[str, float],
     skipped: list[str],
+    seconds: float,
 ) -> Report:
     """Every input ends in exactly one of indexed, replaced, unchanged, quarantined; this is asserted."""
     written = [outcome.written for outcome in outcomes if outcome.written]
@@ -176,7 +189,7 @@ def account(
         deleted=len(plan.missing),
         coverage=snapshot.coverage,
         **totals,
-        seconds=round(sum(stages.values()), 3),
+        seconds=round(seconds, 3),
         tokens_per_s=round(totals["tokens"] / stages["encode"], 1) if ids else 0.0,
         snapshot=snapshot.id,
         encoder=encoder,

@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        print("interrupted: the index is as it was before this run", file=sys.stderr)
+        print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `sproutrag search ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
