@@ -19,12 +19,16 @@ from tyro.conf import subcommand
 
 from sproutrag.options import (
     BenchOptions,
+    DeleteOptions,
     EvaluateOptions,
     IndexOptions,
     ModelsOptions,
+    RollbackOptions,
     SearchOptions,
     ShowOptions,
     StatsOptions,
+    VerifyOptions,
+    VersionsOptions,
 )
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -34,6 +38,10 @@ Command = (
     | Annotated[SearchOptions, subcommand("search")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
+    | Annotated[VersionsOptions, subcommand("versions")]
+    | Annotated[RollbackOptions, subcommand("rollback")]
+    | Annotated[VerifyOptions, subcommand("verify")]
+    | Annotated[DeleteOptions, subcommand("delete")]
     | Annotated[ModelsOptions, subcommand("models")]
     | Annotated[BenchOptions, subcommand("bench")]
     | Annotated[EvaluateOptions, subcommand("evaluate")]
@@ -192,6 +200,51 @@ def stats(options: StatsOptions) -> int:
     return print_figures([TreeIndex.open(options.db).stats()], as_json=options.json)
 
 
+def versions(options: VersionsOptions) -> int:
+    if options.keep is not None and options.keep < 1:
+        raise WrongUsage(f"--keep {options.keep}: the current snapshot always stays, so at least 1")
+    from sproutrag import retention
+
+    if options.keep is None:
+        return print_figures(retention.versions(options.db), as_json=options.json)
+    freed = asdict(retention.prune(options.db, keep=options.keep, wait_s=options.wait))
+    kept = retention.versions(options.db)
+    if options.json:
+        print_json({"freed": freed, "versions": kept})
+        return DONE
+    return print_figures([freed, *kept], as_json=False)
+
+
+def rollback(options: RollbackOptions) -> int:
+    from sproutrag import retention
+
+    snapshot = asdict(retention.rollback(options.db, options.id, wait_s=options.wait))
+    return print_figures(snapshot if options.json else [snapshot], as_json=options.json)
+
+
+def verify(options: VerifyOptions) -> int:
+    from sproutrag import verification
+
+    found = verification.verify(options.db, snapshot=options.snapshot)
+    if options.json:
+        print_json({"ok": found.ok} | asdict(found))
+    elif found.ok:
+        print(f"snapshot {found.snapshot} is sound: {found.documents} documents")
+    else:
+        print_figures(map(asdict, found.problems), as_json=False)
+    return DONE if found.ok else FAILED
+
+
+def delete(options: DeleteOptions) -> int:
+    if not options.docs:
+        raise WrongUsage("nothing to delete: name documents (sproutrag delete docs/a.md --db my.db)")
+    from sproutrag import retention
+
+    deleted = retention.delete_documents(options.db, options.docs, purge=options.purge, wait_s=options.wait)
+    proof = asdict(deleted)
+    return print_figures(proof if options.json else [proof], as_json=options.json)
+
+
 def models(options: ModelsOptions) -> int:
     from sproutrag.models import find_encoder, list_models
 
@@ -238,6 +291,10 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     SearchOptions: search,
     ShowOptions: show,
     StatsOptions: stats,
+    VersionsOptions: versions,
+    RollbackOptions: rollback,
+    VerifyOptions: verify,
+    DeleteOptions: delete,
     ModelsOptions: models,
     BenchOptions: bench,
     EvaluateOptions: evaluate,

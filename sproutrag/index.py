@@ -4,6 +4,7 @@ Failures are IndexProblem and its children, drawn at the top of snapshots.py.
 """
 
 import difflib
+import weakref
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +17,16 @@ from sproutrag.documents import Document, Spans
 from sproutrag.encoder import SentenceEncoder
 from sproutrag.indices import index_freshness
 from sproutrag.models import find_encoder, fingerprint_of
+from sproutrag.readers import ReadLease, hold_snapshot
 from sproutrag.retriever import TreeRetriever
 from sproutrag.search import Passage
 from sproutrag.snapshots import (
     DocumentNotFound,
     NoIndex,
     Snapshot,
-    current_snapshot,
-    read_snapshot,
     refuse_mixture,
 )
-from sproutrag.tables import one_of, open_table, table_uri, tables_exist, tree_of
+from sproutrag.tables import document_of, one_of, open_table, table_uri, tables_exist, tree_of
 from sproutrag.tree import Tree
 from sproutrag.where import matching_documents
 
@@ -46,13 +46,17 @@ class StoredDocument:
 
 
 class TreeIndex:
-    """Two Lance tables pinned to one snapshot. Reads only; safe to share between threads."""
+    """Two Lance tables pinned to one snapshot. Reads only; safe to share between threads.
 
-    def __init__(self, db: str, snapshot: Snapshot, encoder: str | SentenceEncoder) -> None:
+    Clean-up leaves the snapshot's files alone until `close`, or until the handle or its process is gone.
+    """
+
+    def __init__(self, db: str, lease: ReadLease, encoder: str | SentenceEncoder) -> None:
         self.db = db
-        self.snapshot = snapshot
-        self.documents: lance.LanceDataset = open_table(db, "documents", snapshot.documents_version)
-        self.nodes: lance.LanceDataset = open_table(db, "nodes", snapshot.nodes_version)
+        self.close = weakref.finalize(self, lease.close)
+        self.snapshot: Snapshot = lease.snapshot
+        self.documents: lance.LanceDataset = open_table(db, "documents", self.snapshot.documents_version)
+        self.nodes: lance.LanceDataset = open_table(db, "nodes", self.snapshot.nodes_version)
         self._encoder = encoder
         self._matching: dict[str, frozenset[str]] = {}
 
@@ -64,11 +68,12 @@ class TreeIndex:
 
         Another `encoder` (a name, a directory, a loaded one) has to have the same fingerprint.
         """
-        record = read_snapshot(db, snapshot) if snapshot is not None else current_snapshot(db)
-        if record is None:
+        lease = hold_snapshot(db, snapshot)
+        if lease is None:
             state = "an index that no run has finished" if tables_exist(db) else "no index"
             raise NoIndex(f"{db} holds {state}: run `sproutrag index SOURCE... --db {db}`")
-        index = cls(db, record, encoder or record.encoder or record.fingerprint.split("@")[0])
+        record = lease.snapshot
+        index = cls(db, lease, encoder or record.encoder or record.fingerprint.split("@")[0])
         if encoder is not None:
             index.require_encoder()
         return index
@@ -145,14 +150,7 @@ class TreeIndex:
 def stored_document(row: dict) -> StoredDocument:
     """One row of `documents` as library types."""
     return StoredDocument(
-        document=Document(
-            id=row["doc_id"],
-            text=row["text"],
-            title=row["title"],
-            language=row["language"],
-            metadata=row["metadata"],
-            source=row["source"],
-        ),
+        document=document_of(row),
         spans=np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2),
         tree=tree_of(row),
         n_tokens=row["n_tokens"],

@@ -21,7 +21,10 @@ def sproutrag(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("command", ["index", "search", "show", "stats", "models", "bench", "evaluate"])
+@pytest.mark.parametrize(
+    "command",
+    "index search show stats versions rollback verify delete models bench evaluate".split(),
+)
 def test_every_command_takes_json_and_explains_its_options(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +59,8 @@ def test_wrong_usage_exits_2(words: list[str]) -> None:
         (["index", "corpus.jsonl", "--db", "x", "--workers", "-1"], "--workers -1"),
         (["search", "query", "--db", "x", "-k", "0"], "-k 0"),
         (["models", "get"], "say which one"),
+        (["versions", "--db", "x", "--keep", "0"], "--keep 0"),
+        (["delete", "--db", "x"], "nothing to delete"),
     ],
 )
 def test_a_senseless_value_is_wrong_usage_and_says_what_to_write(
