@@ -1,4 +1,4 @@
-"""The layout of a text: lines grouped into blocks, in one linear pass. Knows nothing of sentences or leaves."""
+"""The layout of a text: lines grouped into blocks, in one linear pass. Knows nothing of sentences."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,9 +6,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 PROSE_WIDTH = 120  # characters; a longer line was not wrapped by hand, so its end is the end of a paragraph
+CJK_STOPS = ("。", "！", "？", "。”", "。」")  # a line that ends so may as well be a paragraph
 MIN_WRAP_WIDTH = 40  # narrower lines are verse, addresses or forms, where each line stands for itself
 RAGGED = 8  # characters a hand-wrapped line may stay short of its paragraph's width
-TITLE_CHARS = 60
+TITLE_CHARS, TITLE_WORDS = 60, 6
 CODE_LINES, CODE_CHARS = 8, 600
 
 FENCE = re.compile(r" {0,3}(`{3}|~{3})")
@@ -33,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Block(NamedTuple):
-    """Characters [start, end) of one kind. Blocks with one `paragraph` number have no blank line between them."""
+    """Characters [start, end) of one kind. No blank line lies between blocks of one `paragraph` number."""
 
     start: int
     end: int
@@ -42,8 +43,11 @@ class Block(NamedTuple):
 
 
 class Line(NamedTuple):
+    """A line that is not blank; `after_gap`: a blank line comes before it."""
+
     start: int
     text: str
+    after_gap: bool
 
     @property
     def end(self) -> int:
@@ -67,48 +71,46 @@ def blocks(text: str) -> list[Block]:
 
 
 def _lines(text: str) -> list[Line]:
-    lines, start = [], 0
+    lines: list[Line] = []
+    start, gap = 0, True
     for line in text.splitlines(keepends=True):
-        lines.append(Line(start, line))
+        if not line.isspace():
+            lines.append(Line(start, line, gap))
+        gap = line.isspace()
         start += len(line)
     return lines
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """Stretches of lines without a blank line, except that a fenced code block is one stretch with its blanks."""
-    run: list[Line] = []
+    """Stretches of lines without a blank line; a fenced code block is one stretch, with its blanks."""
     closes = _fence_ends(lines)
-    i = 0
+    first = i = 0
     while i < len(lines):
+        if i > first and (lines[i].after_gap or i in closes):
+            yield list(lines[first:i])
+            first = i
         if i in closes:
-            if run:
-                yield run
             yield list(lines[i : closes[i]])
-            run, i = [], closes[i]
+            first = i = closes[i]
             continue
-        if not lines[i].text.isspace():
-            run.append(lines[i])
-        elif run:
-            yield run
-            run = []
         i += 1
-    if run:
-        yield run
+    if first < len(lines):
+        yield list(lines[first:])
 
 
 def _fence_ends(lines: Sequence[Line]) -> dict[int, int]:
     """Line of an opening fence -> line after its closing one. A fence that is never closed is prose."""
     ends: dict[int, int] = {}
-    opened: tuple[int, str] | None = None
+    opened, mark = -1, ""
     for i, line in enumerate(lines):
-        fence = FENCE.match(line.text)
-        if fence is None:
+        fence = FENCE.match(line.text) if "```" in line.text or "~~~" in line.text else None
+        if fence is None or (mark and fence[1] != mark):
             continue
-        if opened is None:
-            opened = (i, fence[1])
-        elif fence[1] == opened[1]:
-            ends[opened[0]] = i + 1
-            opened = None
+        if mark:
+            ends[opened] = i + 1
+            mark = ""
+        else:
+            opened, mark = i, fence[1]
     return ends
 
 
@@ -173,10 +175,15 @@ def _add_prose(found: list[Block], lines: Sequence[Line], paragraph: int) -> int
         if wrapped and not BULLET.match(line):
             continue
         found.append(Block(lines[first].start, lines[i - 1].end, kind, paragraph))
-        paragraph += len(before) > PROSE_WIDTH
+        paragraph += _width(before) > PROSE_WIDTH
         first, kind = i, _prose_kind(lines[i])
     found.append(Block(lines[first].start, lines[-1].end, kind, paragraph))
     return paragraph
+
+
+def _width(line: str) -> int:
+    """Length in UTF-8 bytes, which is about what it fills on a page in any script."""
+    return len(line) if line.isascii() or len(line) > PROSE_WIDTH else len(line.encode("utf-8", "replace"))
 
 
 def _prose_kind(line: Line) -> Kind:
@@ -184,9 +191,9 @@ def _prose_kind(line: Line) -> Kind:
 
 
 def _is_wrap(before: str, line: str, width: int) -> bool:
-    """Was the line break put in by hand-wrapping: did the next word not fit, or does it go on in lower case?"""
+    """Is the line break a wrap by hand: did the next word not fit, or does it go on in lower case?"""
     word = FIRST_WORD.search(line)
-    if word is None or len(before) > PROSE_WIDTH + RAGGED:
+    if word is None or len(before) > PROSE_WIDTH + RAGGED or before.rstrip().endswith(CJK_STOPS):
         return False
     if word[0][0].islower() and not NUMBERED.match(line):
         return True
@@ -198,18 +205,24 @@ def _is_wrap(before: str, line: str, width: int) -> bool:
 
 def _promote_titles(found: list[Block], text: str) -> list[Block]:
     """Short lines without a full stop before something longer are headings, whatever the markup."""
-    for i, block in enumerate(found[:-1]):
-        if block.kind is Kind.PROSE and block.end - block.start <= TITLE_CHARS + 2:
-            following = found[i + 1]
-            if _is_title(text[block.start : block.end].strip(), text[following.start : following.end], following.kind):
+    for i in range(len(found) - 2, -1, -1):
+        block, following = found[i], found[i + 1]
+        if block.kind <= Kind.ITEM and block.end - block.start <= 2 * TITLE_CHARS:
+            line = text[block.start : block.end].strip().strip("*_")
+            if _is_title(line, block, text[following.start : following.end], following):
                 found[i] = block._replace(kind=Kind.HEADING)
     return found
 
 
-def _is_title(line: str, following: str, kind: Kind) -> bool:
-    if line.endswith((":", "：")):
+def _is_title(line: str, block: Block, next_text: str, following: Block) -> bool:
+    if line.endswith((":", "：")) and block.kind is Kind.PROSE:
         return True
-    if len(line) > TITLE_CHARS or "\n" in line or TERMINAL.search(line) or not line[0].isalnum() or line[0].islower():
+    if not line or len(line) > TITLE_CHARS or "\n" in line or not line[0].isalnum() or line[0].islower():
         return False
-    longer = len(following) > TITLE_CHARS or TERMINAL.search(following.rstrip()) is not None
-    return longer if kind is Kind.PROSE else kind is not Kind.HEADING
+    apart = block.paragraph != following.paragraph and following.kind is Kind.PROSE
+    if block.kind is Kind.ITEM or (line[0].isdigit() and TERMINAL.search(line)):
+        return line.isupper() or (apart and len(next_text) > PROSE_WIDTH and len(line.split()) <= TITLE_WORDS)
+    if TERMINAL.search(line):
+        return False
+    longer = len(next_text) > TITLE_CHARS or TERMINAL.search(next_text.rstrip()) is not None
+    return longer or following.kind > Kind.ITEM

@@ -1,4 +1,7 @@
-"""Binary trees over the leaves of one document, as arrays. Knows nothing of text, encoders or storage."""
+"""Binary trees over the leaves of one document, as arrays. Knows nothing of text, encoders or storage.
+
+Equation numbers are those of the SproutRAG paper.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +14,7 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 class Tree:
     """Binary merge tree over n leaves, in SciPy's linkage numbering.
 
-    merges    (n-1, 2) int32: row k joins two nodes into node n+k, the child whose first leaf is earlier first.
+    merges    (n-1, 2) int32: row k joins two nodes into node n+k, the earlier first leaf first.
     affinity  (n-1,) float32: the affinity at which row k joined; never rises with k.
     order     (n,) int32: a permutation of the leaves in which every node is one slice.
     slices    (2n-1, 2) int32: node -> [start, stop) in `order`.
@@ -85,7 +88,7 @@ def slices_of(merges: np.ndarray) -> np.ndarray:
 
 
 def build_tree(affinity: csr_array) -> Tree:
-    """Join the most affine pair of nodes until one remains; a parent inherits the maximum (SproutRAG eq. 3-4).
+    """Join the most affine pair of nodes until one remains; a parent inherits the maximum (eq. 3-4).
 
     affinity (n, n) symmetric, >= 0, connected; its diagonal is ignored. Maximum linkage on affinity is single
     linkage on distance, so this is Kruskal on the maximum spanning tree of the sparse graph: O(E log E) for
@@ -134,7 +137,7 @@ def strongest_edges(affinity: csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def progressive_embeddings(leaves: np.ndarray, tree: Tree) -> np.ndarray:
-    """(n, d) leaf vectors -> (2n-1, d): a parent is the plain mean of its two children (SproutRAG eq. 5).
+    """(n, d) leaf vectors -> (2n-1, d): a parent is the plain mean of its two children (eq. 5).
 
     Not re-normalised. Nodes of equal height are computed in one step.
     """

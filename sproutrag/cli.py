@@ -1,0 +1,244 @@
+"""The command line: picks a command, runs it, prints what it returns. A command imports its job when it runs.
+
+Data goes to standard output, progress and logs to standard error. Exit status: 0 done; 1 failed; 2 wrong
+usage; 3 done, but some inputs were set aside; 130 interrupted.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import subcommand
+
+from sproutrag.options import (
+    BenchOptions,
+    EvaluateOptions,
+    IndexOptions,
+    ModelsOptions,
+    SearchOptions,
+    ShowOptions,
+    StatsOptions,
+)
+
+DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
+
+Command = (
+    Annotated[IndexOptions, subcommand("index")]
+    | Annotated[SearchOptions, subcommand("search")]
+    | Annotated[ShowOptions, subcommand("show")]
+    | Annotated[StatsOptions, subcommand("stats")]
+    | Annotated[ModelsOptions, subcommand("models")]
+    | Annotated[BenchOptions, subcommand("bench")]
+    | Annotated[EvaluateOptions, subcommand("evaluate")]
+)
+
+
+class WrongUsage(Exception):
+    """The command line asks for something that makes no sense; the message says what to write instead."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command from words to exit status; raises nothing but what tyro does for help and wrong flags."""
+    if list(arguments) == ["--version"]:
+        print(version("sproutrag"))
+        return DONE
+    options = tyro.cli(
+        Command,
+        prog="sproutrag",
+        description="From files to evidence: sentence trees grown from an encoder's own attention.",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    try:
+        status = COMMANDS[type(options)](options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever reads our output has seen enough, as in `sproutrag search ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except WrongUsage as error:
+        print(f"sproutrag: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except Exception as error:
+        return report_failure(error)
+
+
+def report_failure(error: Exception) -> int:
+    """One clear message on standard error; the traceback only for who asks for it."""
+    if os.environ.get("SPROUTRAG_DEBUG") == "1":
+        traceback.print_exception(error)
+        return FAILED
+    if is_ours(error):
+        print(f"sproutrag: {error}", file=sys.stderr)
+    else:
+        hint = "set SPROUTRAG_DEBUG=1 to see where this happened"
+        print(f"sproutrag: {type(error).__name__}: {error}\n{hint}", file=sys.stderr)
+    return FAILED
+
+
+def is_ours(error: Exception) -> bool:
+    """Our exceptions carry messages written for people; of any other the name is worth printing too."""
+    return any(kind.__module__.split(".")[0] in ("sproutrag", "pipelines") for kind in type(error).__mro__)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+# --- one function per command
+
+
+def index(options: IndexOptions) -> int:
+    if not options.sources:
+        raise WrongUsage("nothing to index: name files or directories (sproutrag index docs --db my.db)")
+    if options.workers < 0:
+        raise WrongUsage(f"--workers {options.workers}: give a number of processes, or 0 to choose by itself")
+    from pipelines.index import main as run_job
+    from pipelines.progress import print_report
+
+    with redirect_stdout(sys.stderr):  # Ray prints there when a worker dies
+        report = run_job(options)
+    if options.json:
+        print_json(report.as_json())
+    else:
+        print_report(report)
+    return SET_ASIDE if report.quarantined else DONE
+
+
+def search(options: SearchOptions) -> int:
+    if options.k < 1:
+        raise WrongUsage(f"-k {options.k}: ask for at least one leaf")
+    from sproutrag.index import TreeIndex
+
+    index = TreeIndex.open(options.db, encoder=options.encoder)
+    found = index.search(options.query, k=options.k, mode=options.mode, doc=options.doc, where=options.where)
+    if options.json:
+        print_json([asdict(passage) for passage in found])
+    else:
+        print_passages(found)
+    return DONE
+
+
+def print_passages(found: Sequence[Any]) -> None:
+    """Each passage with its document, score and spans; text as stored, never read as markup."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console()
+    if not found:
+        print("nothing found", file=sys.stderr)
+    for rank, passage in enumerate(found, start=1):
+        spans = ", ".join(f"{start}:{stop}" for start, stop in passage.spans)
+        heading = Text(f"{rank}. ", style="bold")
+        heading.append(passage.title or passage.doc_id, style="bold cyan")
+        heading.append(f"  {passage.score:.3f}", style="green")
+        console.print(heading)
+        console.print(Text(f"   {passage.doc_id} [{spans}]", style="dim"))
+        console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
+
+
+def show(options: ShowOptions) -> int:
+    from rich.console import Console
+
+    from sproutrag.show import draw_tree, page_data, write_page
+
+    view = tree_view(options)
+    if options.html:
+        write_page(options.html, view)
+        print(f"wrote {options.html}", file=sys.stderr)
+    if options.json:
+        print_json(page_data(view))
+    elif not options.html:
+        draw_tree(Console(), view)
+    return DONE
+
+
+def tree_view(options: ShowOptions) -> Any:
+    """The document and, with a query, what a search in this document alone returns."""
+    from sproutrag.index import TreeIndex
+    from sproutrag.show import TreeView
+
+    index = TreeIndex.open(options.db)
+    stored = index.document(options.doc)
+    document = stored.document
+    view = TreeView(document.id, document.title, document.text, stored.spans, stored.tree)
+    if not options.query:
+        return view
+    found = index.search(options.query, doc=document.id)
+    return replace(
+        view, query=options.query, evidence=tuple(leaf for passage in found for leaf in passage.leaves)
+    )
+
+
+def stats(options: StatsOptions) -> int:
+    from sproutrag.index import TreeIndex
+
+    return print_figures([TreeIndex.open(options.db).stats()], as_json=options.json)
+
+
+def models(options: ModelsOptions) -> int:
+    from sproutrag.models import find_encoder, list_models
+
+    if options.action == "list":
+        return print_figures([asdict(model) for model in list_models()], as_json=options.json)
+    if not options.name:
+        raise WrongUsage("models get: say which one; `sproutrag models list` names them")
+    made_available = {"name": options.name, "path": find_encoder(options.name)}
+    return print_figures([made_available], as_json=options.json)
+
+
+def bench(options: BenchOptions) -> int:
+    from pipelines.benchmark import main as run_job
+
+    with redirect_stdout(sys.stderr):
+        figures = run_job(options)
+    return print_figures(figures, as_json=options.json)
+
+
+def evaluate(options: EvaluateOptions) -> int:
+    from pipelines.evaluate import main as run_job
+
+    return print_figures(run_job(options), as_json=options.json)
+
+
+def print_figures(figures: Any, *, as_json: bool) -> int:
+    if as_json:
+        print_json(figures)
+    else:
+        for figure in figures:
+            print_table(figure)
+    return DONE
+
+
+def print_table(values: dict[str, Any]) -> None:
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        print(f"{name:<{width}}  {value}")
+    print()
+
+
+COMMANDS: dict[type, Callable[[Any], int]] = {
+    IndexOptions: index,
+    SearchOptions: search,
+    ShowOptions: show,
+    StatsOptions: stats,
+    ModelsOptions: models,
+    BenchOptions: bench,
+    EvaluateOptions: evaluate,
+}

@@ -1,0 +1,128 @@
+"""What each command can be told. A field is default, type and help; nothing else states a default.
+
+The library never sees these objects: jobs and commands read them and pass plain keyword arguments on.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """Read documents, encode them, build their trees and publish a new snapshot of the index.
+
+    A document whose content did not change since the last run costs no encoding; if none changed, nothing is
+    written. Exit status 3: done, but some inputs were set aside (the report says which, why and what to do).
+    """
+
+    sources: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="SOURCE...", help_behavior_hint="(one or more)")
+    ]
+    """Files, directories, globs or URIs (s3://..., gs://...): jsonl, parquet, csv, txt and Markdown."""
+    db: str
+    """Directory or URI of the index; created when it does not exist."""
+    encoder: str | None = None
+    """Name of an encoder (`sproutrag models list`), a model directory, or a name on the Hugging Face hub;
+    without it, the one that the index was built with, and all-MiniLM-L6-v2 for a new index."""
+    workers: int = 0
+    """Encoder processes; 0 chooses: one per GPU, or without GPUs one for every four cores of a node."""
+    delete_missing: bool = False
+    """Also delete documents of the index that the sources no longer hold."""
+    json: bool = False
+    """Print the report as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Find evidence: passages of whole leaves with exact character spans into the stored text."""
+
+    query: Positional[str]
+    """What to look for, in any language that the encoder knows."""
+    db: str
+    """Directory or URI of the index."""
+    k: Annotated[int, arg(aliases=["-k"])] = 5
+    """Leaves to return; a passage of three leaves counts as three."""
+    mode: Literal["tree", "leaves", "hybrid"] = "hybrid"
+    """tree: dense scores in the trees; leaves: no trees; hybrid: dense and lexical scores in the trees."""
+    doc: str | None = None
+    """Search in this document only (a doc_id)."""
+    where: str | None = None
+    """Condition on document metadata, for example: year >= 2020 and country = 'DE'."""
+    encoder: str | None = None
+    """The encoder that built the index, when it is not to be found by the name that the index records."""
+    json: bool = False
+    """Print a JSON list of {doc_id, title, node, leaves, spans, text, score}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Draw the tree of one document, in the terminal or as one self-contained page."""
+
+    doc: Positional[str]
+    """The document's doc_id."""
+    db: str
+    """Directory or URI of the index."""
+    html: str | None = None
+    """Write a page to this file instead of drawing in the terminal."""
+    query: str | None = None
+    """Light up the path and the scores of a search for this query."""
+    json: bool = False
+    """Print the tree as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOptions:
+    """Count what the current snapshot of an index holds."""
+
+    db: str
+    """Directory or URI of the index."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsOptions:
+    """List the encoders that are known by name, or fetch one so that later runs need no network."""
+
+    action: Positional[Literal["list", "get"]]
+    """list: names, sizes and where they are; get: make one available here."""
+    name: Positional[str | None] = None
+    """For get: which one."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Measure this machine: every figure is a ratio of two values taken in the same run."""
+
+    suite: Positional[Literal["index", "search"]]
+    """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query."""
+    source: str = "tests/data/corpus"
+    """Corpus whose sentences the measured documents are made of."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
+    only: tuple[str, ...] = ()
+    """Measure these parts of the suite only; a wrong name lists them."""
+    out: str | None = None
+    """Also write the figures to this directory."""
+    json: bool = False
+    """Print the figures as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Measure retrieval against gold evidence: recall, precision and recall x precision per system."""
+
+    data: tuple[str, ...]
+    """Directories with corpus.jsonl and queries.jsonl."""
+    out: str
+    """Directory for the indices and the tables."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
+    queries: int = 0
+    """Only the first so many queries of each data set; 0: all."""
+    json: bool = False
+    """Print the table as JSON."""

@@ -1,0 +1,111 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sproutrag.cli import DONE, FAILED, WRONG_USAGE, is_ours, run
+
+ROOT = Path(__file__).parent.parent
+
+
+def sproutrag(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = "from sproutrag.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "SPROUTRAG_DEBUG": ""} | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("command", ["index", "search", "show", "stats", "models", "bench", "evaluate"])
+def test_every_command_takes_json_and_explains_its_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        run([command, "--help"])
+    assert exit.value.code == DONE
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["index", "corpus.jsonl"],
+        ["index", "corpus.jsonl", "--db", "x", "--wrokers", "2"],
+        ["index", "corpus.jsonl", "--db", "x", "--workers", "two"],
+        ["search", "--db", "x"],
+        ["search", "query", "--db", "x", "--mode", "magic"],
+    ],
+)
+def test_wrong_usage_exits_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        run(words)
+    assert exit.value.code == WRONG_USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["index", "--db", "x"], "nothing to index"),
+        (["index", "corpus.jsonl", "--db", "x", "--workers", "-1"], "--workers -1"),
+        (["search", "query", "--db", "x", "-k", "0"], "-k 0"),
+        (["models", "get"], "say which one"),
+    ],
+)
+def test_a_senseless_value_is_wrong_usage_and_says_what_to_write(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == WRONG_USAGE
+    printed = capsys.readouterr()
+    assert expected in printed.err
+    assert not printed.out
+
+
+def test_a_failure_is_one_message_on_standard_error_without_a_traceback(tmp_path: Path) -> None:
+    done = sproutrag("search", "query", "--db", str(tmp_path / "nowhere"), "--json")
+    assert done.returncode == FAILED
+    assert not done.stdout
+    assert "Traceback" not in done.stderr
+    assert "nowhere" in done.stderr and "sproutrag index" in done.stderr
+
+
+def test_the_traceback_is_there_for_who_asks(tmp_path: Path) -> None:
+    done = sproutrag("stats", "--db", str(tmp_path / "nowhere"), SPROUTRAG_DEBUG="1")
+    assert done.returncode == FAILED
+    assert "Traceback" in done.stderr
+
+
+def test_a_source_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    done = sproutrag("index", str(tmp_path / "absent.jsonl"), "--db", str(tmp_path / "db"))
+    assert done.returncode == FAILED
+    assert "absent.jsonl" in done.stderr
+    assert not (tmp_path / "db").exists()
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    code = "from sproutrag.cli import main; main()"
+    command = f"exec {sys.executable} -c '{code}' models list --json"
+    shell = f"({command}; echo $? >&2) | true"
+    done = subprocess.run(
+        ["bash", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_models_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "list", "--json"]) == DONE
+    names = {model["name"] for model in json.loads(capsys.readouterr().out)}
+    assert "all-MiniLM-L6-v2" in names
+
+
+def test_only_our_own_exceptions_speak_for_themselves() -> None:
+    from sproutrag.cli import WrongUsage
+
+    assert is_ours(WrongUsage("text"))
+    assert not is_ours(KeyError("text"))

@@ -1,0 +1,183 @@
+"""Real tables and a real encoder: two random layers, 16 dimensions, one token per character."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from sproutrag.documents import Document
+from sproutrag.encoder import SentenceEncoder
+from sproutrag.index import TreeIndex
+from sproutrag.indices import build_indices
+from sproutrag.snapshots import DocumentNotFound, EncoderMismatch, NoIndex
+from sproutrag.storage import commit, publish, write_fragments
+from sproutrag.tables import DOCUMENTS as DOCUMENTS_SCHEMA
+from sproutrag.tables import document_rows, ensure_table, node_rows, nodes_schema
+from sproutrag.tree import build_tree
+from sproutrag.where import WhereError
+
+RAIN = "Rain falls. The river rises.\n\nBoats wait in the harbour. Ropes creak."
+REGEN = "Der Regen fällt. Der Fluss steigt. 🌧 Boote warten."
+DOCUMENTS = [
+    Document("a/readme.md", RAIN, "Rain", "en", '{"year": 2019}', "a/readme.md"),
+    Document("b/readme.md", REGEN, "Regen", "de", '{"year": 2024}'),
+    Document("it's", "One sentence.", "", "en"),
+]
+
+
+def save_encoder(folder: Path, *, seed: int) -> str:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {token: i for i, token in enumerate([*special, *map(chr, range(33, 127))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=128,
+    )
+    BertModel(config).save_pretrained(folder)
+    SentenceEncoder.from_pretrained(str(folder)).save(str(folder))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_encoder(tmp_path_factory.mktemp("models") / "tiny", seed=1)
+
+
+def add(db: str, path: str, documents: list[Document], run_id: str, remove: tuple[str, ...] = ()) -> None:
+    encoder = SentenceEncoder.from_pretrained(path)
+    encoded = encoder.encode(documents)
+    trees = [build_tree(e.affinity) for e in encoded]
+    rows = document_rows(encoded, trees, fingerprint=encoder.fingerprint)
+    written = write_fragments(db, rows, node_rows(encoded, trees))
+    snapshot = commit(db, [written], run_id=run_id, remove=remove, encoder=path)
+    build_indices(db)
+    publish(db, snapshot)
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> str:
+    """Three documents in snapshot 1; in snapshot 2 one is changed and one is gone."""
+    db = str(tmp_path_factory.mktemp("index") / "db")
+    add(db, tiny, DOCUMENTS, "1")
+    add(db, tiny, [replace(DOCUMENTS[0], text="No rain. No river.")], "2", remove=("b/readme.md",))
+    return db
+
+
+def test_a_stored_document_is_what_was_indexed(db, tiny):
+    index = TreeIndex.open(db, snapshot=1)
+    encoded = SentenceEncoder.from_pretrained(tiny).encode(DOCUMENTS)
+    for document, e in zip(DOCUMENTS, encoded, strict=True):
+        stored = index.document(document.id)
+        assert stored.document == document
+        assert np.array_equal(stored.spans, e.spans) and stored.n_tokens == e.n_tokens
+        tree = build_tree(e.affinity)
+        assert np.array_equal(stored.tree.merges, tree.merges)
+        assert np.array_equal(stored.tree.slices, tree.slices)
+        assert stored.coverage == 1.0
+
+
+def test_a_reader_stays_on_its_snapshot(db):
+    first, second = TreeIndex.open(db, snapshot=1), TreeIndex.open(db)
+    assert (first.snapshot.id, second.snapshot.id) == (1, 2)
+    assert first.document("a/readme.md").document.text.startswith("Rain falls.")
+    assert second.document("a/readme.md").document.text == "No rain. No river."
+    assert first.nodes.count_rows() == first.snapshot.counts["nodes"]
+
+
+def test_an_unknown_document_comes_with_a_suggestion(db):
+    index = TreeIndex.open(db)
+    for asked, hint in [("readme.md", "a/readme.md"), ("a/readme.mb", "a/readme.md"), ("its", "it's")]:
+        with pytest.raises(DocumentNotFound) as error:
+            index.document(asked)
+        assert repr(asked) in str(error.value) and f"did you mean {hint!r}" in str(error.value)
+    with pytest.raises(KeyError):
+        index.document("' OR '1'='1")
+
+
+def test_where_nothing_was_indexed_the_message_says_what_to_run(tmp_path):
+    place = str(tmp_path / "nothing")
+    with pytest.raises(NoIndex, match=rf"{place} holds no index: run `sproutrag index .* --db {place}`"):
+        TreeIndex.open(place)
+    ensure_table(place, "documents", DOCUMENTS_SCHEMA)
+    ensure_table(place, "nodes", nodes_schema(16))
+    with pytest.raises(NoIndex, match="no run has finished"):
+        TreeIndex.open(place)
+
+
+def test_a_snapshot_that_is_not_there(db):
+    with pytest.raises(NoIndex, match=r"snapshot 9 .* snapshots 1 to 2 are there"):
+        TreeIndex.open(db, snapshot=9)
+
+
+def test_another_encoder_is_refused_naming_both(db, tmp_path):
+    other = save_encoder(tmp_path / "other", seed=2)
+    for encoder in (other, SentenceEncoder.from_pretrained(other)):
+        with pytest.raises(EncoderMismatch, match=r"built with encoder 'tiny@\w+' but 'other@\w+' was given"):
+            TreeIndex.open(db, encoder=encoder)
+
+
+def test_the_same_encoder_is_accepted_by_name_or_loaded(db, tiny):
+    loaded = SentenceEncoder.from_pretrained(tiny)
+    assert TreeIndex.open(db, encoder=loaded).encoder is loaded
+    assert TreeIndex.open(db, encoder=tiny).encoder.fingerprint == loaded.fingerprint
+
+
+def test_an_encoder_that_changed_on_disk_is_refused_when_a_query_needs_it(tmp_path):
+    path = save_encoder(tmp_path / "changing", seed=3)
+    db = str(tmp_path / "db")
+    add(db, path, DOCUMENTS, "1")
+    save_encoder(tmp_path / "changing", seed=4)
+    index = TreeIndex.open(db)
+    assert index.document("it's").document == DOCUMENTS[2]
+    with pytest.raises(EncoderMismatch, match="changing@"):
+        _ = index.encoder
+
+
+def test_nothing_but_a_query_needs_the_encoder(tmp_path, tiny):
+    db = str(tmp_path / "db")
+    add(db, tiny, DOCUMENTS[:1], "1")
+    index = TreeIndex.open(db)
+    index.stats()
+    assert "encoder" not in vars(index) and "retriever" not in vars(index)
+
+
+def test_stats(db):
+    stats = TreeIndex.open(db, snapshot=1).stats()
+    spans = [len(TreeIndex.open(db, snapshot=1).document(d.id).spans) for d in DOCUMENTS]
+    assert stats["documents"] == 3 and stats["leaves"] == sum(spans)
+    assert stats["nodes"] == 2 * sum(spans) - 3
+    assert stats["languages"] == {"en": 2, "de": 1} and stats["coverage"] == 1.0
+    assert stats["depth"]["min"] == 0 and stats["depth"]["max"] >= 1
+    assert stats["snapshot"] == 1 and stats["fingerprint"].startswith("tiny@")
+    assert all(size > 0 for size in stats["bytes"].values())
+    assert [(i["column"], i["unindexed_rows"]) for i in stats["indices"]] == [("text", 0)]
+
+
+def test_a_bad_filter_fails_before_a_model_is_loaded(db):
+    index = TreeIndex.open(db)
+    with pytest.raises(WhereError, match="expected a value"):
+        index.search("rain", where="year =")
+    assert "encoder" not in vars(index)
+
+
+def test_filters_on_metadata_are_read_once(db):
+    index = TreeIndex.open(db, snapshot=1)
+    assert index.matching_documents("year > 2020") == {"b/readme.md"}
+    assert index.matching_documents("year > 2020") is index.matching_documents("year > 2020")
+    assert index.matching_documents("year IS NULL OR language = 'de'") == {"b/readme.md", "it's"}
