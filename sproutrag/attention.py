@@ -133,7 +133,7 @@ class LeafAttention:
     def probabilities(
         self, tile: Tile, query: Tensor, key: Tensor, rule_TT: Tensor | None, scaling: float
     ) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Blocks of a tile: queries, the keys they see, softmax (b, H, queries, keys) in a buffer that is reused.
+        """Blocks of a tile: queries, the keys they see, softmax (b, H, queries, keys), one reused buffer.
 
         Query heads that share a key head are rows of one matrix product.
         """
