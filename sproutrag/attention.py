@@ -103,7 +103,7 @@ class LeafAttention:
         self.pooled_BnT = torch.zeros_like(
             indicator_BTn.transpose(1, 2), memory_format=torch.contiguous_format
         )
-        self.workspace = torch.empty(0)
+        self.rooms: dict[str, Tensor] = {}
         self.layer = 0
 
     def result(self) -> Tensor:
@@ -144,7 +144,7 @@ class LeafAttention:
             keys, bias = visible_keys(rule_TT, rows, n_keys)
             padding = None if tile.padding is None else tile.padding[..., keys]
             block = query[:, :, rows].flatten(1, 2)
-            scores = self.room(query, len(key), block.shape[1], keys.stop - keys.start)
+            scores = self.room("scores", query, len(key), block.shape[1], keys.stop - keys.start)
             torch.baddbmm(scores, block, key[:, keys].transpose(1, 2), beta=0, alpha=scaling, out=scores)
             yield rows, keys, softmax_(scores.view(b, H, -1, scores.shape[-1]), bias, padding)
 
@@ -161,16 +161,21 @@ class LeafAttention:
         pooled = self.pooled_BnT[tile.windows, :, tile.tokens]
         indicator = self.indicator_BTn[tile.windows, tile.tokens].transpose(1, 2)
         for rows, keys, probabilities in blocks:
-            pooled[:, :, keys].baddbmm_(indicator[:, :, rows], mix_heads(probabilities, weights_H))
-            flat = probabilities.to(value.dtype).view(len(value), -1, probabilities.shape[-1])
-            output[:, rows] = torch.bmm(flat, value[:, keys]).view(b, H, -1, D).transpose(1, 2)
+            n_rows, n_seen = probabilities.shape[2:]
+            mixed = self.room("mixed", probabilities, b, 1, n_rows * n_seen)
+            torch.bmm(weights_H.expand(b, 1, H), probabilities.view(b, H, -1), out=mixed)
+            pooled[:, :, keys].baddbmm_(indicator[:, :, rows], mixed.view(b, n_rows, n_seen))
+            flat = probabilities.to(value.dtype).view(len(value), -1, n_seen)
+            attended = self.room("attended", value, len(value), flat.shape[1], D)
+            torch.bmm(flat, value[:, keys], out=attended)
+            output[:, rows] = attended.view(b, H, n_rows, D).transpose(1, 2)
 
-    def room(self, like: Tensor, *shape: int) -> Tensor:
-        """Memory for one block of scores, reused by the next: fresh pages cost time."""
+    def room(self, use: str, like: Tensor, *shape: int) -> Tensor:
+        """Memory for one block of results, reused by the next block: fresh pages cost more than they hold."""
         size = math.prod(shape)
-        if self.workspace.numel() < size:
-            self.workspace = like.new_empty(size)
-        return self.workspace[:size].view(shape)
+        if use not in self.rooms or self.rooms[use].numel() < size:
+            self.rooms[use] = like.new_empty(size)
+        return self.rooms[use][:size].view(shape)
 
     def blocks(self, n_rows: int, n_keys: int) -> Iterator[slice]:
         """Near-equal blocks of queries; the probabilities of all `n_rows` window heads fit `block_bytes`."""
@@ -197,14 +202,6 @@ def softmax_(scores: Tensor, bias: Tensor | None, padding: Tensor | None) -> Ten
         if term is not None:
             scores += term
     return torch.softmax(scores, -1, out=scores)
-
-
-def mix_heads(probabilities: Tensor, weights_H: Tensor) -> Tensor:
-    """(b, H, rows, X) -> (b, rows, X), the weighted sum over heads as one pass over memory."""
-    b, H, rows, n_keys = probabilities.shape
-    if b == 1:
-        return torch.mv(probabilities.view(H, -1).t(), weights_H).view(1, rows, n_keys)
-    return torch.matmul(weights_H, probabilities.view(b, H, -1)).view(b, rows, n_keys)
 
 
 class HeadMaps:
