@@ -27,7 +27,7 @@ class IndexOptions:
     """Name of an encoder (`sproutrag models list`), a model directory, or a name on the Hugging Face hub;
     without it, the one that the index was built with, and all-MiniLM-L6-v2 for a new index."""
     workers: int = 0
-    """Encoder processes; 0 chooses: one per GPU, or without GPUs one for every four cores of a node."""
+    """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False
     """Also delete documents of the index that the sources no longer hold."""
     json: bool = False
