@@ -1,0 +1,122 @@
+"""How what words and vectors say becomes one score per leaf: pure arrays, the same for any number of documents.
+
+A query names a document and asks something of it. So a leaf is scored by what its document holds of the query,
+and by what the leaf and the nodes above it hold of the rest, which is the query less what the title says already.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import fsspec
+import numpy as np
+
+from sproutrag.lexical import LEAF_LENGTH, NODE_LENGTH, Postings, counts_of, rarity, saturated, shares
+from sproutrag.search import Forest, node_sums
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What each kind of evidence counts for, beside 1 for the share of the query's information in the leaf.
+
+    Chosen once over eight data sets together (README, Retrieval); `calibrate` replaces them by queries.
+    """
+
+    document: float = 0.75  # its match, relative to the best document
+    dense: float = 0.5  # cosine
+    path: float = 0.25  # share in the leaf's parent; half of it for the parent's parent
+    size_prior: float = 0.02  # per log of a node's number of leaves
+
+
+def weights_uri(db: str) -> str:
+    return f"{db.rstrip('/')}/weights.json"
+
+
+def read_weights(db: str) -> Weights:
+    """What `calibrate` stored with the index, else the defaults."""
+    files, path = fsspec.url_to_fs(weights_uri(db))
+    return Weights(**json.loads(files.cat_file(path))) if files.exists(path) else Weights()
+
+
+def write_weights(db: str, weights: Weights) -> None:
+    files, path = fsspec.url_to_fs(weights_uri(db))
+    files.pipe_file(path, json.dumps(asdict(weights), indent=2).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Where the query's words occur in routed documents. t terms, N leaves, D documents.
+
+    counts (t, N), lengths (N,), titled (t, D): the title has the term, repeats (t,): occurrences in the query.
+    """
+
+    counts: np.ndarray
+    lengths: np.ndarray
+    titled: np.ndarray
+    repeats: np.ndarray
+
+
+def match(queried: Sequence[int], documents: Sequence[Postings]) -> Matches:
+    terms, repeats = np.unique(np.array(queried, dtype=np.uint32), return_counts=True)
+    return Matches(
+        counts=counts_of(terms, documents),
+        lengths=np.concatenate([d.lengths for d in documents]),
+        titled=np.stack([np.isin(terms, d.title, assume_unique=True) for d in documents], axis=1),
+        repeats=repeats,
+    )
+
+
+def document_scores(found: Matches, first_leaf: np.ndarray) -> np.ndarray:
+    """(D,) in [0, 1]: BM25 of whole documents with their titles, the best one 1; 0 throughout without a match.
+
+    Terms are weighed by their rarity among these documents: what all of them have in common does not choose.
+    """
+    counts = np.add.reduceat(found.counts, first_leaf[:-1], axis=1) + found.titled
+    lengths = np.add.reduceat(found.lengths, first_leaf[:-1])
+    held = saturated(counts, lengths, usual=float(lengths.mean()), b=NODE_LENGTH)
+    importance = found.repeats * rarity((counts > 0).sum(1), counts.shape[1])
+    scores = importance @ held
+    return scores / max(float(scores.max(initial=0)), 1e-9)
+
+
+def importance_of(found: Matches) -> np.ndarray:
+    """(t, D): what each term is worth inside a document; 0 where its title has it, or where no leaf has it."""
+    holding = (found.counts > 0).sum(1)
+    worth = found.repeats * rarity(holding, found.counts.shape[1]) * (holding > 0)
+    return worth[:, None] * ~found.titled
+
+
+def leaf_shares(found: Matches, forest: Forest) -> np.ndarray:
+    """(N,): share of the query's remaining information in each leaf."""
+    held = saturated(found.counts, found.lengths, usual=float(found.lengths.mean()), b=LEAF_LENGTH)
+    return shares(held, importance_of(found)[:, forest.leaf_tree])
+
+
+def path_shares(found: Matches, forest: Forest) -> np.ndarray:
+    """(N,): the same share of the leaf's parent, read as one text, and half that of the parent's parent.
+
+    Leaves that answer together hold a query's words between them. Text length counts, so that large nodes do
+    not win by size.
+    """
+    parent = parents(forest, forest.leaf_node)
+    above = parents(forest, parent)
+    wanted, place = np.unique(np.concatenate([parent, above]), return_inverse=True)
+    counts = node_sums(forest, found.counts)[:, wanted]
+    lengths = node_sums(forest, found.lengths)[wanted]
+    held = saturated(counts, lengths, usual=float(found.lengths.mean()), b=NODE_LENGTH)
+    share = shares(held, importance_of(found)[:, forest.tree[wanted]])[place]
+    return share[: len(parent)] + 0.5 * share[len(parent) :]
+
+
+def parents(forest: Forest, nodes: np.ndarray) -> np.ndarray:
+    """The parent of each node, roots their own."""
+    above = forest.parent[nodes]
+    return np.where(above < 0, nodes, above)
+
+
+def fuse(
+    weights: Weights, *, leaf: np.ndarray, document: np.ndarray, dense: np.ndarray, path: np.ndarray
+) -> np.ndarray:
+    """(N,) scores; each part is bounded and counts monotonously. What is not finite counts as no evidence (P110)."""
+    parts = ((1.0, leaf), (weights.document, document), (weights.dense, dense), (weights.path, path))
+    return sum(weight * np.nan_to_num(part, nan=0.0, posinf=0.0, neginf=0.0) for weight, part in parts)
