@@ -122,5 +122,7 @@ class EvaluateOptions:
     """Directory for the indices and the tables."""
     encoder: str = "all-MiniLM-L6-v2"
     """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
+    queries: int = 0
+    """Only the first so many queries of each data set; 0: all."""
     json: bool = False
     """Print the table as JSON."""
