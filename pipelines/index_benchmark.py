@@ -145,9 +145,9 @@ def growth_of_trees(options: BenchOptions) -> list[Figure]:
     return [doubling("tree", seconds, {"leaves": TREE_LEAVES})]
 
 
-def band(n: int) -> csr_array:
+def band(n: int, *, seed: int = 5) -> csr_array:
     """(n, n) affinity in which each leaf is linked to the next NEIGHBOURS leaves."""
-    rng = np.random.default_rng(n)
+    rng = np.random.default_rng(seed)
     row = np.repeat(np.arange(n), NEIGHBOURS)
     col = row + np.tile(np.arange(1, NEIGHBOURS + 1), n)
     row, col = row[col < n], col[col < n]

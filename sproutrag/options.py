@@ -100,7 +100,7 @@ class BenchOptions:
 
     suite: Positional[Literal["index", "search"]]
     """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query."""
-    source: str = "tests/data"
+    source: str = "tests/data/corpus"
     """Corpus whose sentences the measured documents are made of."""
     encoder: str = "all-MiniLM-L6-v2"
     """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
