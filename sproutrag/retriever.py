@@ -13,6 +13,7 @@ import numpy as np
 from lance.query import MatchQuery
 
 from sproutrag import lexical
+from sproutrag.documents import LONE_SURROGATE
 from sproutrag.rerank import CrossEncoder
 from sproutrag.scoring import Weights, document_scores, fuse, leaf_shares, match, path_shares, read_weights
 from sproutrag.search import (
@@ -97,6 +98,7 @@ class TreeRetriever:
         """
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: choose one of {', '.join(MODES)}")
+        query = LONE_SURROGATE.sub("\ufffd", query)
         if not any(map(str.isalnum, query)):
             return []
         among = self.allowed(doc, where)

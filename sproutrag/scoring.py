@@ -69,8 +69,8 @@ def match(queried: Sequence[int], documents: Sequence[Postings]) -> Matches:
 def document_scores(found: Matches, forest: Forest) -> np.ndarray:
     """(D,) in [0, 1]: how well each document matches as a whole and in its best leaf, the mean of the two.
 
-    Both are BM25 with the title, relative to the best document. A long article may hold all words of a query by
-    chance, a single leaf of it hardly; a contract that the query names holds them nowhere all at once.
+    Both are BM25 with the title, relative to the best document. A long article may hold all words of a query
+    by chance, a single leaf hardly; a contract that the query names holds them nowhere all at once.
     """
     first = forest.first_leaf[:-1]
     whole = bm25(
