@@ -3,6 +3,7 @@
 Shape suffixes: B windows, T tokens, n leaves, L layers, H heads, K key/value heads, D head width.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,7 @@ class LeafAttention:
         self.pooled_BnT = torch.zeros_like(
             indicator_BTn.transpose(1, 2), memory_format=torch.contiguous_format
         )
+        self.workspace = torch.empty(0)
         self.layer = 0
 
     def result(self) -> Tensor:
@@ -123,30 +125,52 @@ class LeafAttention:
         self.layer += 1
         for tile in self.tiles:
             at = (tile.windows, slice(None), tile.tokens)
-            output_BTHD[tile.windows, tile.tokens] = self.attend_tile(
-                tile, query_BHTD[at] * scaling, key_BKTD[at], value_BKTD[at], rule_TT, weights_H
-            )
+            output = output_BTHD[tile.windows, tile.tokens]
+            blocks = self.probabilities(tile, query_BHTD[at], key_BKTD[at], rule_TT, scaling)
+            self.attend_tile(tile, blocks, value_BKTD[at].flatten(0, 1), weights_H, output)
         return output_BTHD
 
-    def attend_tile(
-        self, tile: Tile, query: Tensor, key: Tensor, value: Tensor, rule_TT: Tensor | None, weights_H: Tensor
-    ) -> Tensor:
-        """(b, X, H, D) for the X tokens of a tile. Query heads that share a key head are one product."""
+    def probabilities(
+        self, tile: Tile, query: Tensor, key: Tensor, rule_TT: Tensor | None, scaling: float
+    ) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Blocks of a tile: queries, the keys they see, softmax (b, H, queries, keys), one reused buffer.
+
+        Query heads that share a key head are rows of one matrix product.
+        """
         b, H, n_keys, D = query.shape
-        key, value = key.flatten(0, 1), value.flatten(0, 1)
+        key = key.flatten(0, 1)
         query = query.reshape(len(key), -1, n_keys, D)
-        pooled = self.pooled_BnT[tile.windows, :, tile.tokens]
-        indicator = self.indicator_BTn[tile.windows, tile.tokens].transpose(1, 2)
-        output = value.new_empty(b, n_keys, H, D)
         for rows in self.blocks(b * H, n_keys):
             keys, bias = visible_keys(rule_TT, rows, n_keys)
             padding = None if tile.padding is None else tile.padding[..., keys]
-            scores = torch.bmm(query[:, :, rows].flatten(1, 2), key[:, keys].transpose(1, 2))
-            probabilities = softmax_(scores.view(b, H, -1, scores.shape[-1]), bias, padding)
+            block = query[:, :, rows].flatten(1, 2)
+            scores = self.room(query, len(key), block.shape[1], keys.stop - keys.start)
+            torch.baddbmm(scores, block, key[:, keys].transpose(1, 2), beta=0, alpha=scaling, out=scores)
+            yield rows, keys, softmax_(scores.view(b, H, -1, scores.shape[-1]), bias, padding)
+
+    def attend_tile(
+        self,
+        tile: Tile,
+        blocks: Iterator[tuple[slice, slice, Tensor]],
+        value: Tensor,
+        weights_H: Tensor,
+        output: Tensor,
+    ) -> None:
+        """Use each block twice: for `output` (b, X, H, D) and, pooled by leaf, for the tree."""
+        b, _, H, D = output.shape
+        pooled = self.pooled_BnT[tile.windows, :, tile.tokens]
+        indicator = self.indicator_BTn[tile.windows, tile.tokens].transpose(1, 2)
+        for rows, keys, probabilities in blocks:
             pooled[:, :, keys].baddbmm_(indicator[:, :, rows], mix_heads(probabilities, weights_H))
-            attended = torch.bmm(probabilities.to(value.dtype).view_as(scores), value[:, keys])
-            output[:, rows] = attended.view(b, H, -1, D).transpose(1, 2)
-        return output
+            flat = probabilities.to(value.dtype).view(len(value), -1, probabilities.shape[-1])
+            output[:, rows] = torch.bmm(flat, value[:, keys]).view(b, H, -1, D).transpose(1, 2)
+
+    def room(self, like: Tensor, *shape: int) -> Tensor:
+        """Memory for one block of scores, reused by the next: fresh pages cost time."""
+        size = math.prod(shape)
+        if self.workspace.numel() < size:
+            self.workspace = like.new_empty(size)
+        return self.workspace[:size].view(shape)
 
     def blocks(self, n_rows: int, n_keys: int) -> Iterator[slice]:
         """Near-equal blocks of queries; the probabilities of all `n_rows` window heads fit `block_bytes`."""
