@@ -1,7 +1,7 @@
-"""How what words and vectors say becomes one score per leaf: pure arrays, the same for any number of documents.
+"""How words and vectors become one score per leaf: pure arrays, the same for any number of documents.
 
-A query names a document and asks something of it. So a leaf is scored by what its document holds of the query,
-and by what the leaf and the nodes above it hold of the rest, which is the query less what the title says already.
+A query names a document and asks something of it. So a leaf is scored by what its document holds of the
+query, and by what the leaf and the nodes above it hold of the rest: the query less what the title says.
 """
 
 import json
@@ -22,7 +22,7 @@ class Weights:
     Chosen once over eight data sets together (README, Retrieval); `calibrate` replaces them by queries.
     """
 
-    document: float = 0.75  # its match, relative to the best document
+    document: float = 1.0  # match of its whole and of its best leaf
     dense: float = 0.5  # cosine
     path: float = 0.25  # share in the leaf's parent; half of it for the parent's parent
     size_prior: float = 0.02  # per log of a node's number of leaves
@@ -47,7 +47,7 @@ def write_weights(db: str, weights: Weights) -> None:
 class Matches:
     """Where the query's words occur in routed documents. t terms, N leaves, D documents.
 
-    counts (t, N), lengths (N,), titled (t, D): the title has the term, repeats (t,): occurrences in the query.
+    counts (t, N), lengths (N,), titled (t, D): the title has the term, repeats (t,): times in the query.
     """
 
     counts: np.ndarray
@@ -66,21 +66,35 @@ def match(queried: Sequence[int], documents: Sequence[Postings]) -> Matches:
     )
 
 
-def document_scores(found: Matches, first_leaf: np.ndarray) -> np.ndarray:
-    """(D,) in [0, 1]: BM25 of whole documents with their titles, the best one 1; 0 throughout without a match.
+def document_scores(found: Matches, forest: Forest) -> np.ndarray:
+    """(D,) in [0, 1]: how well each document matches as a whole and in its best leaf, the mean of the two.
 
-    Terms are weighed by their rarity among these documents: what all of them have in common does not choose.
+    Both are BM25 with the title, relative to the best document. A long article may hold all words of a query
+    by chance, a single leaf hardly; a contract that the query names holds them nowhere all at once.
     """
-    counts = np.add.reduceat(found.counts, first_leaf[:-1], axis=1) + found.titled
-    lengths = np.add.reduceat(found.lengths, first_leaf[:-1])
+    first = forest.first_leaf[:-1]
+    whole = bm25(
+        np.add.reduceat(found.counts, first, axis=1) + found.titled,
+        np.add.reduceat(found.lengths, first),
+        found.repeats,
+    )
+    leaves = bm25(found.counts + found.titled[:, forest.leaf_tree], found.lengths, found.repeats)
+    return (relative(whole) + relative(np.maximum.reduceat(leaves, first))) / 2
+
+
+def bm25(counts: np.ndarray, lengths: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+    """(m,) scores of texts among each other: what all of them have in common does not choose."""
     held = saturated(counts, lengths, usual=float(lengths.mean()), b=NODE_LENGTH)
-    importance = found.repeats * rarity((counts > 0).sum(1), counts.shape[1])
-    scores = importance @ held
+    return (repeats * rarity((counts > 0).sum(1), counts.shape[1])) @ held
+
+
+def relative(scores: np.ndarray) -> np.ndarray:
+    """The best becomes 1; all 0 without a match."""
     return scores / max(float(scores.max(initial=0)), 1e-9)
 
 
 def importance_of(found: Matches) -> np.ndarray:
-    """(t, D): what each term is worth inside a document; 0 where its title has it, or where no leaf has it."""
+    """(t, D): what each term is worth inside a document; 0 where its title has it or no leaf has it."""
     holding = (found.counts > 0).sum(1)
     worth = found.repeats * rarity(holding, found.counts.shape[1]) * (holding > 0)
     return worth[:, None] * ~found.titled
@@ -109,14 +123,14 @@ def path_shares(found: Matches, forest: Forest) -> np.ndarray:
 
 
 def parents(forest: Forest, nodes: np.ndarray) -> np.ndarray:
-    """The parent of each node, roots their own."""
+    """The parent of each node; the node itself right below a root, which the document's score speaks for."""
     above = forest.parent[nodes]
-    return np.where(above < 0, nodes, above)
+    return np.where((above < 0) | (forest.parent[above] < 0), nodes, above)
 
 
 def fuse(
     weights: Weights, *, leaf: np.ndarray, document: np.ndarray, dense: np.ndarray, path: np.ndarray
 ) -> np.ndarray:
-    """(N,) scores; each part is bounded and counts monotonously. What is not finite counts as no evidence (P110)."""
+    """(N,) scores, monotone in each part. What is not finite counts as no evidence (P110)."""
     parts = ((1.0, leaf), (weights.document, document), (weights.dense, dense), (weights.path, path))
     return sum(weight * np.nan_to_num(part, nan=0.0, posinf=0.0, neginf=0.0) for weight, part in parts)
