@@ -172,7 +172,7 @@ def growth_of_documents(options: BenchOptions) -> list[Figure]:
         gc.collect()
         loaded = resident_kib()
         seconds = [
-            timed(lambda _, document=document: worker.index([document], size=0), 0) for document in documents
+            timed(lambda number: worker.index([documents[number]], size=0), i) for i in range(len(documents))
         ]
         grown = (peak_kib() - loaded) / GIB
     lengths = {**settings(options), "characters": [len(document.text) for document in documents]}

@@ -71,7 +71,7 @@ def document_rows(
         "doc_id": [d.id for d in documents],
         "title": [d.title for d in documents],
         "text": [d.text for d in documents],
-        "language": [d.language for d in documents],
+        "language": [e.language for e in encoded],
         "metadata": [d.metadata for d in documents],
         "source": [d.source for d in documents],
         "content_hash": [content_hash(d) for d in documents],
