@@ -15,7 +15,18 @@ from lance.query import MatchQuery
 from sproutrag import lexical
 from sproutrag.documents import LONE_SURROGATE
 from sproutrag.rerank import CrossEncoder
-from sproutrag.scoring import Weights, document_scores, fuse, leaf_shares, match, path_shares, read_weights
+from sproutrag.scoring import (
+    Matches,
+    Weights,
+    Yardstick,
+    document_scores,
+    fuse,
+    leaf_shares,
+    match,
+    path_shares,
+    read_weights,
+    yardstick,
+)
 from sproutrag.search import (
     Forest,
     Passage,
@@ -180,19 +191,28 @@ class TreeRetriever:
     # --- which of their nodes
 
     def rank_by_evidence(
-        self, query: str, vector: np.ndarray, documents: list[OpenDocument], *, with_trees: bool
+        self,
+        query: str,
+        vector: np.ndarray,
+        documents: list[OpenDocument],
+        *,
+        with_trees: bool,
+        usual: Yardstick | None = None,
     ) -> Ranking:
-        """Fused scores. What the best document's title says is taken out of the query, words and vector."""
-        forest = plant([d.tree for d in documents])
-        found = match(lexical.terms(query), [d.postings for d in documents])
-        document = document_scores(found, forest)
+        """Fused scores. What the best document's title says is taken out of the query, words and vector.
+
+        usual: what the query's words are worth; by default as these documents have it.
+        """
+        forest, found = self.matches(query, documents)
+        usual = usual or yardstick(found, forest)
+        document = document_scores(found, forest, usual)
         vector = (vector + self.encode_rest(query, vector, documents[int(document.argmax())])) / 2
         leaf_scores = fuse(
             self.weights,
-            leaf=leaf_shares(found, forest),
+            leaf=leaf_shares(found, forest, usual),
             document=document[forest.leaf_tree],
             dense=np.concatenate([d.vectors @ vector for d in documents]),
-            path=path_shares(found, forest) if with_trees else np.zeros(1),
+            path=path_shares(found, forest, usual) if with_trees else np.zeros(1),
         )
         scores = node_scores(forest, leaf_scores, size_prior=self.weights.size_prior)
         if with_trees:
@@ -201,6 +221,10 @@ class TreeRetriever:
         else:
             candidates = forest.leaf_node[np.argsort(-leaf_scores, kind="stable")]
         return Ranking(documents, forest, leaf_scores, scores, candidates)
+
+    def matches(self, query: str, documents: list[OpenDocument]) -> tuple[Forest, Matches]:
+        forest = plant([d.tree for d in documents])
+        return forest, match(lexical.terms(query), [d.postings for d in documents])
 
     def encode_rest(self, query: str, vector: np.ndarray, document: OpenDocument) -> np.ndarray:
         """Vector of the query less the words of the title; the query's own where that changes nothing."""

@@ -6,7 +6,7 @@ query, and by what the leaf and the nodes above it hold of the rest: the query l
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import fsspec
 import numpy as np
@@ -66,47 +66,81 @@ def match(queried: Sequence[int], documents: Sequence[Postings]) -> Matches:
     )
 
 
-def document_scores(found: Matches, forest: Forest) -> np.ndarray:
-    """(D,) in [0, 1]: how well each document matches as a whole and in its best leaf, the mean of the two.
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """What a query's terms are worth and how long texts usually are, as some documents have it. t terms.
+
+    among_documents, among_leaves (t,): for choosing between whole documents and their leaves, titles counted;
+    inside (t,): within a document; best_document, best_leaf: the scores that others are relative to.
+    """
+
+    among_documents: np.ndarray
+    among_leaves: np.ndarray
+    inside: np.ndarray
+    document_length: float
+    leaf_length: float
+    best_document: float = 1.0
+    best_leaf: float = 1.0
+
+
+def yardstick(found: Matches, forest: Forest) -> Yardstick:
+    """Taken from the routed documents: what all of them have in common does not choose between them."""
+    whole, lengths = whole_documents(found, forest)
+    holding = (found.counts > 0).sum(1)
+    raw = Yardstick(
+        among_documents=worth(whole, found.repeats),
+        among_leaves=worth(found.counts + found.titled[:, forest.leaf_tree], found.repeats),
+        inside=worth(found.counts, found.repeats) * (holding > 0),
+        document_length=float(lengths.mean()),
+        leaf_length=float(found.lengths.mean()),
+    )
+    document, leaf = (max(float(scores.max(initial=0)), 1e-9) for scores in bm25(found, forest, raw))
+    return replace(raw, best_document=document, best_leaf=leaf)
+
+
+def worth(counts: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+    """(t, m) counts in m texts -> (t,)."""
+    return repeats * rarity((counts > 0).sum(1), counts.shape[1])
+
+
+def whole_documents(found: Matches, forest: Forest) -> tuple[np.ndarray, np.ndarray]:
+    """Counts (t, D), titles included, and lengths (D,)."""
+    first = forest.first_leaf[:-1]
+    counts = np.add.reduceat(found.counts, first, axis=1) + found.titled
+    return counts, np.add.reduceat(found.lengths, first)
+
+
+def bm25(found: Matches, forest: Forest, usual: Yardstick) -> tuple[np.ndarray, np.ndarray]:
+    """(D,) scores of whole documents and (D,) of their best leaves, each with the title."""
+    whole, lengths = whole_documents(found, forest)
+    documents = usual.among_documents @ saturated(whole, lengths, usual=usual.document_length, b=NODE_LENGTH)
+    titled = found.counts + found.titled[:, forest.leaf_tree]
+    leaves = usual.among_leaves @ saturated(titled, found.lengths, usual=usual.leaf_length, b=NODE_LENGTH)
+    return documents, np.maximum.reduceat(leaves, forest.first_leaf[:-1])
+
+
+def document_scores(found: Matches, forest: Forest, usual: Yardstick) -> np.ndarray:
+    """(D,) how well each document matches, as a whole and in its best leaf: the mean of the two.
 
     Both are BM25 with the title, relative to the best document. A long article may hold all words of a query
     by chance, a single leaf hardly; a contract that the query names holds them nowhere all at once.
     """
-    first = forest.first_leaf[:-1]
-    whole = bm25(
-        np.add.reduceat(found.counts, first, axis=1) + found.titled,
-        np.add.reduceat(found.lengths, first),
-        found.repeats,
-    )
-    leaves = bm25(found.counts + found.titled[:, forest.leaf_tree], found.lengths, found.repeats)
-    return (relative(whole) + relative(np.maximum.reduceat(leaves, first))) / 2
+    documents, leaves = bm25(found, forest, usual)
+    return (documents / usual.best_document + leaves / usual.best_leaf) / 2
 
 
-def bm25(counts: np.ndarray, lengths: np.ndarray, repeats: np.ndarray) -> np.ndarray:
-    """(m,) scores of texts among each other: what all of them have in common does not choose."""
-    held = saturated(counts, lengths, usual=float(lengths.mean()), b=NODE_LENGTH)
-    return (repeats * rarity((counts > 0).sum(1), counts.shape[1])) @ held
-
-
-def relative(scores: np.ndarray) -> np.ndarray:
-    """The best becomes 1; all 0 without a match."""
-    return scores / max(float(scores.max(initial=0)), 1e-9)
-
-
-def importance_of(found: Matches) -> np.ndarray:
+def importance_of(found: Matches, usual: Yardstick) -> np.ndarray:
     """(t, D): what each term is worth inside a document; 0 where its title has it or no leaf has it."""
-    holding = (found.counts > 0).sum(1)
-    worth = found.repeats * rarity(holding, found.counts.shape[1]) * (holding > 0)
-    return worth[:, None] * ~found.titled
+    return usual.inside[:, None] * ~found.titled
 
 
-def leaf_shares(found: Matches, forest: Forest) -> np.ndarray:
+def leaf_shares(found: Matches, forest: Forest, usual: Yardstick) -> np.ndarray:
     """(N,): share of the query's remaining information in each leaf."""
-    held = saturated(found.counts, found.lengths, usual=float(found.lengths.mean()), b=LEAF_LENGTH)
-    return shares(held, importance_of(found)[:, forest.leaf_tree])
+    held = saturated(found.counts, found.lengths, usual=usual.leaf_length, b=LEAF_LENGTH)
+    return shares(held, importance_of(found, usual)[:, forest.leaf_tree])
 
 
-def path_shares(found: Matches, forest: Forest) -> np.ndarray:
+def path_shares(found: Matches, forest: Forest, usual: Yardstick) -> np.ndarray:
     """(N,): the same share of the leaf's parent, read as one text, and half that of the parent's parent.
 
     Leaves that answer together hold a query's words between them. Text length counts, so that large nodes do
@@ -117,8 +151,8 @@ def path_shares(found: Matches, forest: Forest) -> np.ndarray:
     wanted, place = np.unique(np.concatenate([parent, above]), return_inverse=True)
     counts = node_sums(forest, found.counts)[:, wanted]
     lengths = node_sums(forest, found.lengths)[wanted]
-    held = saturated(counts, lengths, usual=float(found.lengths.mean()), b=NODE_LENGTH)
-    share = shares(held, importance_of(found)[:, forest.tree[wanted]])[place]
+    held = saturated(counts, lengths, usual=usual.leaf_length, b=NODE_LENGTH)
+    share = shares(held, importance_of(found, usual)[:, forest.tree[wanted]])[place]
     return share[: len(parent)] + 0.5 * share[len(parent) :]
 
 

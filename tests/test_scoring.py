@@ -17,6 +17,7 @@ from sproutrag.scoring import (
     path_shares,
     read_weights,
     write_weights,
+    yardstick,
 )
 from sproutrag.search import plant
 from sproutrag.tree import Tree
@@ -39,32 +40,39 @@ DOCUMENTS = [postings("Lease Oak Street", CONTRACT), postings("House rules", POL
 
 def test_the_document_that_a_query_names_is_the_best() -> None:
     found = match(terms("Oak Street lease: who repairs the roof?"), DOCUMENTS)
-    scores = document_scores(found, FOREST)
+    scores = document_scores(found, FOREST, yardstick(found, FOREST))
     assert scores[0] == 1 and 0 < scores[1] < 1
 
 
 def test_inside_a_document_the_words_of_its_title_count_nothing() -> None:
     found = match(terms("Oak Street lease: who repairs the roof?"), DOCUMENTS)
-    shares = leaf_shares(found, FOREST)
+    shares = leaf_shares(found, FOREST, yardstick(found, FOREST))
     assert shares[0] == 0 and shares[1] > 0.3 and int(shares.argmax()) == 1
     without_titles = match(
         terms("Oak Street lease: who repairs the roof?"), [postings("", CONTRACT), DOCUMENTS[1]]
     )
-    assert int(leaf_shares(without_titles, FOREST).argmax()) == 0
+    assert int(leaf_shares(without_titles, FOREST, yardstick(without_titles, FOREST)).argmax()) == 0
 
 
 def test_a_leaf_is_known_by_the_company_it_keeps() -> None:
     found = match(terms("roof repaired monthly"), DOCUMENTS)
-    path = path_shares(found, FOREST)
+    path = path_shares(found, FOREST, yardstick(found, FOREST))
     assert path[2] > path[0], "rent shares a parent with the roof, the heading does not"
 
 
 def test_a_query_without_a_match_scores_nothing() -> None:
     found = match(terms("zebra"), DOCUMENTS)
-    assert document_scores(found, FOREST).tolist() == [0, 0]
-    assert leaf_shares(found, FOREST).tolist() == path_shares(found, FOREST).tolist() == [0] * 6
+    assert document_scores(found, FOREST, yardstick(found, FOREST)).tolist() == [0, 0]
+    assert (
+        leaf_shares(found, FOREST, yardstick(found, FOREST)).tolist()
+        == path_shares(found, FOREST, yardstick(found, FOREST)).tolist()
+        == [0] * 6
+    )
     nothing = match([], DOCUMENTS)
-    assert document_scores(nothing, FOREST).tolist() == [0, 0] and leaf_shares(nothing, FOREST).sum() == 0
+    assert (
+        document_scores(nothing, FOREST, yardstick(nothing, FOREST)).tolist() == [0, 0]
+        and leaf_shares(nothing, FOREST, yardstick(nothing, FOREST)).sum() == 0
+    )
 
 
 PARTS = st.lists(st.floats(0, 1), min_size=4, max_size=4)
