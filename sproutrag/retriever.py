@@ -5,11 +5,13 @@ opened. Knows the tables by their columns; what an index is (snapshots, fingerpr
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from lance.query import MatchQuery
 
 from sproutrag import lexical
@@ -49,7 +51,7 @@ MODES = ("tree", "leaves", "hybrid")
 N_DOCUMENTS = 32  # whose trees are searched
 LEAVES_BY_WORDS, NODES_BY_VECTOR = 256, 64  # read from the table to choose them
 RANK_OFFSET = 60  # of reciprocal rank fusion; hardly matters
-PROBES, REFINE = 32, 2  # of the vector index; see indices.py
+PROBES = 32  # of the vector index; see indices.py. No refinement: which documents come near is enough here
 BEAM_WIDTH = 5
 RERANKED = 32  # candidates that a cross-encoder reads
 SHELF_BYTES = 1 << 30
@@ -90,6 +92,7 @@ class TreeRetriever:
         self.weights = weights or read_weights(index.db)
         self.reranker = reranker
         self.beam_width = beam_width
+        self.reader = ThreadPoolExecutor(thread_name_prefix="sproutrag-words")
         self.encode = lru_cache(maxsize=QUERIES_REMEMBERED)(self.vector_of)
         self.shelf = Shelf(index.documents, index.nodes, max_bytes=shelf_bytes, regrow=regrow)
 
@@ -157,10 +160,10 @@ class TreeRetriever:
         if among is not None and len(among) <= n_documents:
             return sorted(among)
         where = one_of("doc_id", sorted(among)) if among is not None else None
-        rankings = [self.by_vector(vector, where, n_documents)]
-        if mode != "tree":
-            rankings.append(self.by_words(query, where, n_documents))
-        return fuse_ranks(rankings)[:n_documents]
+        if mode == "tree":
+            return self.by_vector(vector, where, n_documents)[:n_documents]
+        words = self.reader.submit(self.by_words, query, where, n_documents)  # Lance works outside the GIL
+        return fuse_ranks([self.by_vector(vector, where, n_documents), words.result()])[:n_documents]
 
     def by_words(self, query: str, where: str | None, n_documents: int) -> list[str]:
         """Documents in the order of their best leaf. A MatchQuery has no syntax that a query could break."""
@@ -177,11 +180,10 @@ class TreeRetriever:
     def by_vector(self, vector: np.ndarray, where: str | None, n_documents: int) -> list[str]:
         nearest = {
             "column": "vector",
-            "q": vector,
+            "q": pa.array(vector),
             "k": max(NODES_BY_VECTOR, 4 * n_documents),
             "metric": "cosine",
             "nprobes": PROBES,
-            "refine_factor": REFINE,
         }
         scanner = self.index.nodes.scanner(
             columns=["doc_id", "_distance"], nearest=nearest, filter=where, prefilter=where is not None

@@ -61,7 +61,7 @@ def match(queried: Sequence[int], documents: Sequence[Postings]) -> Matches:
     return Matches(
         counts=counts_of(terms, documents),
         lengths=np.concatenate([d.lengths for d in documents]),
-        titled=np.stack([np.isin(terms, d.title, assume_unique=True) for d in documents], axis=1),
+        titled=np.stack([(terms[:, None] == d.title).any(1) for d in documents], axis=1),
         repeats=repeats,
     )
 
