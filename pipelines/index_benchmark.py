@@ -93,18 +93,18 @@ def ray_overhead(options: BenchOptions) -> list[Figure]:
         documents_of(prose(options.source), [TYPICAL] * (OVERHEAD_CHARACTERS // TYPICAL), seed=7)
     )
     with tempfile.TemporaryDirectory() as folder, ray_on_demand() as start_ray:
-        options = replace(options, encoder=with_window(options.encoder, OVERHEAD_WINDOW, f"{folder}/encoder"))
+        short = replace(options, encoder=with_window(options.encoder, OVERHEAD_WINDOW, f"{folder}/encoder"))
         file = write_jsonl(Path(folder) / "corpus.jsonl", documents)
         start_ray()
         workers = share_out(1)
         one_thread = replace(workers, threads=1)
         halves = replace(workers, count=2, cpus=workers.cpus / 2, threads=1)
-        with in_process(options) as worker:
+        with in_process(short) as worker:
             windows = len(worker.encoder.windows(documents).ranges)
             loop = steady_rate(run_loop(worker, documents, workers))
-        full = steady_rate(run_on_ray(file, f"{folder}/full", options, workers))
-        single = steady_rate(run_on_ray(file, f"{folder}/one", options, one_thread))
-        double = steady_rate(run_on_ray(file, f"{folder}/two", options, halves))
+        full = steady_rate(run_on_ray(file, f"{folder}/full", short, workers))
+        single = steady_rate(run_on_ray(file, f"{folder}/one", short, one_thread))
+        double = steady_rate(run_on_ray(file, f"{folder}/two", short, halves))
     counted = {
         **settings(options),
         "windows": windows,
