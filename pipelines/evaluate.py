@@ -33,6 +33,8 @@ SEED = 20
 class UnknownSystem(Exception):
     """--systems names a row that the table does not have."""
 
+    exit_status = 2  # wrong usage
+
 
 def main(options: EvaluateOptions) -> list[dict[str, Any]]:
     encoder = SentenceEncoder.from_pretrained(find_encoder(options.encoder))

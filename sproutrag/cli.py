@@ -79,7 +79,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def report_failure(error: Exception) -> int:
-    """One clear message on standard error; the traceback only for who asks for it."""
+    """One clear message on standard error; the traceback only for who asks for it. Returns the exit status.
+
+    An exception that is the caller's fault says so by its `exit_status`.
+    """
     if os.environ.get("SPROUTRAG_DEBUG") == "1":
         traceback.print_exception(error)
         return FAILED
@@ -88,7 +91,7 @@ def report_failure(error: Exception) -> int:
     else:
         hint = "set SPROUTRAG_DEBUG=1 to see where this happened"
         print(f"sproutrag: {type(error).__name__}: {error}\n{hint}", file=sys.stderr)
-    return FAILED
+    return getattr(error, "exit_status", FAILED)
 
 
 def is_ours(error: Exception) -> bool:

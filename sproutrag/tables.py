@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sproutrag.documents import Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
+from sproutrag.snapshots import NoIndex
 from sproutrag.tree import Tree, progressive_embeddings
 
 if TYPE_CHECKING:
@@ -155,6 +156,10 @@ def table_exists(db: str, name: str) -> bool:
     except ValueError as missing:  # pylance has no type of its own for this
         if "not found" in str(missing).lower():
             return False
+        if "not a directory" in str(missing).lower():
+            raise NoIndex(
+                f"{db} is a file: give --db the directory of an index, or one to create"
+            ) from missing
         raise
     return True
 
