@@ -158,7 +158,7 @@ def table_exists(db: str, name: str) -> bool:
             return False
         if "not a directory" in str(missing).lower():
             raise NoIndex(
-                f"{db} is a file: give --db the directory of an index, or one to create"
+                f"{db} is a file: give the directory of an index, or a new one"
             ) from missing
         raise
     return True
