@@ -24,6 +24,8 @@ SHORTEST_SENTENCE = 40  # characters; headings and table cells make no prose
 class UnknownFigure(Exception):
     """--only names a figure that the suite does not have."""
 
+    exit_status = 2  # wrong usage
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

@@ -62,7 +62,7 @@ def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
         if plan.wanted.num_rows:
             with progress.stage("start"):
                 start_ray()
-                workers = share_out(options.workers)
+                workers = share_out(options.workers, useful=1 + plan.size // PARCEL_BYTES[0])
             with progress.stage("encode", documents=plan.wanted.num_rows, size=plan.size):
                 stream = encode(
                     plan, pieces, db=options.db, encoder=path, fingerprint=fingerprint, workers=workers

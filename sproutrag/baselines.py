@@ -11,13 +11,14 @@ from lance.query import MatchQuery
 from scipy.cluster.hierarchy import linkage
 
 from sproutrag.index import TreeIndex
+from sproutrag.metrics import CUTOFFS
 from sproutrag.retriever import TreeRetriever
 from sproutrag.search import Passage, visible
 from sproutrag.shelf import OpenDocument
 from sproutrag.tree import Tree
 
 Leaf = tuple[str, int]  # doc_id, leaf
-System = Callable[[str, int], list[Leaf]]  # query, k -> k leaves, best first
+System = Callable[[str], dict[int, list[Leaf]]]  # query -> for each cut-off k, its k leaves
 
 
 # --- flat rankings
@@ -59,14 +60,15 @@ class FlatLeaves:
         """Both standardised over the corpus, equal weights."""
         return standardised(self.word_scores(query)) + standardised(self.dense_scores(query))
 
-    def best(self, scores: np.ndarray, k: int) -> list[Leaf]:
-        return [self.leaves[i] for i in np.argsort(-scores, kind="stable")[:k]]
+    def best(self, scores: np.ndarray) -> dict[int, list[Leaf]]:
+        ranked = [self.leaves[i] for i in np.argsort(-scores, kind="stable")[: max(CUTOFFS)]]
+        return {k: ranked[:k] for k in CUTOFFS}
 
     def systems(self) -> dict[str, System]:
         return {
-            "flat dense leaves": lambda query, k: self.best(self.dense_scores(query), k),
-            "BM25 leaves": lambda query, k: self.best(self.word_scores(query), k),
-            "hybrid leaves": lambda query, k: self.best(self.hybrid_scores(query), k),
+            "flat dense leaves": lambda query: self.best(self.dense_scores(query)),
+            "BM25 leaves": lambda query: self.best(self.word_scores(query)),
+            "hybrid leaves": lambda query: self.best(self.hybrid_scores(query)),
         }
 
 
@@ -79,7 +81,18 @@ def standardised(scores: np.ndarray) -> np.ndarray:
 
 
 def search_system(retriever: TreeRetriever, mode: str) -> System:
-    return lambda query, k: leaves_of(retriever.search(query, k=k, mode=mode))
+    """The search as its user meets it, once for each cut-off."""
+    return lambda query: {k: leaves_of(retriever.search(query, k=k, mode=mode)) for k in CUTOFFS}
+
+
+def ranked_system(retriever: TreeRetriever) -> System:
+    """The same leaves as the default search, for many queries: ranks once and cuts at each k."""
+
+    def found(query: str) -> dict[int, list[Leaf]]:
+        ranking = retriever.rank(query, mode="hybrid", among=None)
+        return {k: leaves_of(retriever.passages(ranking, k)) if ranking else [] for k in CUTOFFS}
+
+    return found
 
 
 def leaves_of(passages: list[Passage]) -> list[Leaf]:
@@ -89,7 +102,8 @@ def leaves_of(passages: list[Passage]) -> list[Leaf]:
 def random_tree(document: OpenDocument) -> Tree:
     """Joins pairs at random; the same document always gets the same tree."""
     rng = np.random.default_rng(len(document.text))
-    active, merges = list(range(document.tree.n_leaves)), []
+    active = list(range(document.tree.n_leaves))
+    merges: list[tuple[int, int]] = []
     while len(active) > 1:
         first, second = sorted(rng.choice(len(active), size=2, replace=False).tolist())
         merges.append((active[first], active.pop(second)))
@@ -99,7 +113,8 @@ def random_tree(document: OpenDocument) -> Tree:
 
 def balanced_tree(document: OpenDocument) -> Tree:
     """Joins neighbours in the text, level by level."""
-    level, merges = list(range(document.tree.n_leaves)), []
+    level = list(range(document.tree.n_leaves))
+    merges: list[tuple[int, int]] = []
     while len(level) > 1:
         pairs = list(zip(level[::2], level[1::2], strict=False))
         first = document.tree.n_leaves + len(merges)

@@ -1,4 +1,4 @@
-"""Questions with gold evidence: a folder with corpus.jsonl and queries.jsonl (shared/data/README.md describes both)."""
+"""Questions with gold evidence: a folder with corpus.jsonl and queries.jsonl."""
 
 import json
 from collections.abc import Iterator

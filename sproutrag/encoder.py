@@ -35,6 +35,7 @@ from sproutrag.models import (
     fingerprint_of,
     save_settings,
     settings_of,
+    within_model,
 )
 from sproutrag.windows import LeafTokenizer, TokenBatch, Windows
 
@@ -45,20 +46,23 @@ BLOCK_BYTES = {
     "cpu": 4 << 20,
     "cuda": 512 << 20,
 }  # probabilities at once: a CPU's cache, a small part of a GPU
-SMALLEST_WINDOW = 32  # tokens
 DRIFT = {"cpu": 1e-4, "cuda": 0.05}  # relative, of float32 and bfloat16 hidden states
 disable_progress_bar()  # transformers draws one while it reads weights; a job has its own
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """vectors (n, d) float32, unit norm; affinity (n, n) float32, symmetric, > 0, no diagonal, connected."""
+    """vectors (n, d) float32, unit norm; affinity (n, n) float32, symmetric, > 0, no diagonal, connected.
+
+    language: the document's own, or the one that was detected.
+    """
 
     document: Document
     spans: np.ndarray
     vectors: np.ndarray
     affinity: csr_array
     n_tokens: int
+    language: str
 
 
 class SentenceEncoder(nn.Module):
@@ -96,8 +100,7 @@ class SentenceEncoder(nn.Module):
             trust_remote_code=False,
         )
         model.config.use_cache = False
-        chosen = replace(settings_of(path), **settings)
-        chosen = replace(chosen, window=window_within(chosen.window, model.config))
+        chosen = within_model(path, replace(settings_of(path), **settings))
         encoder = cls(model.eval(), load_tokenizer(path, left_padding=chosen.left_padding), chosen, path)
         heads = os.path.join(path, HEADS_FILE)
         if os.path.isfile(heads):
@@ -224,6 +227,7 @@ class SentenceEncoder(nn.Module):
                 vectors[first:stop],
                 rows_of(affinity, first, stop),
                 int(windows.leaves.starts[stop] - windows.leaves.starts[first]),
+                windows.languages[i],
             )
             for i, (document, (first, stop)) in enumerate(
                 zip(documents, pairwise(windows.document_starts.tolist()), strict=True)
@@ -264,7 +268,7 @@ class SentenceEncoder(nn.Module):
     def check_attention(self) -> None:
         """Attention of two fixed sentences sums to 1, and the hidden states are the stock model's (P034)."""
         pair = self.tokenizer.encode(["Roots grow down.", " Leaves grow up to the light."])
-        windows = Windows([], pair, np.asarray([0, 2]), np.asarray([[0, 2], [0, 1]]))
+        windows = Windows([], [], pair, np.asarray([0, 2]), np.asarray([[0, 2], [0, 1]]))
         batch = self.tokenizer.batch(windows, np.asarray([0, 1]))
         with torch.inference_mode():
             gathered = self.gather(batch)
@@ -286,14 +290,6 @@ def load_tokenizer(path: str, *, left_padding: bool) -> LeafTokenizer:
     loaded = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     pad_id = loaded.pad_token_id if loaded.pad_token_id is not None else 0
     return LeafTokenizer(loaded.backend_tokenizer, pad_id=pad_id, left_padding=left_padding)
-
-
-def window_within(window: int, config: Any) -> int:
-    """The window, at most what the position table holds (RoBERTa kinds keep its first `pad + 1` rows)."""
-    longest = getattr(config, "max_position_embeddings", None) or window
-    if config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet"}:
-        longest -= config.pad_token_id + 1
-    return max(SMALLEST_WINDOW, min(window, longest))
 
 
 def weights_changed(model: PreTrainedModel, path: Path) -> bool:

@@ -26,21 +26,22 @@ UNSPACED = (
 MARKS = "".join(c for c in map(chr, range(0x300, 0x3000)) if unicodedata.category(c).startswith("M"))
 WORD = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}][^\W_{UNSPACED}]*(?:[{MARKS}]+[^\W_{UNSPACED}]*)*")
 
-# Words that ask or connect and name nothing. They are common in queries but not in text, so that frequency alone
-# does not tell: on cuad, 15.2 became 20.2 without them. One list, as documents and queries mix languages.
+# Words that ask or connect and name nothing. Frequency in the text alone does not tell, as some of them are
+# common in queries only: on cuad 15.2 became 20.2 without them. One list, as corpora mix languages.
 ASKING_AND_CONNECTING = """
-a about after all also am an and any are as at be because been before being between both but by can could did do does
-doing during each few for from had has have having he her here hers him his how i if in into is it its just me more most
-my no nor not of off on once only or other our out over own same she should so some such than that the their them then
-there these they this those through to too under until up very was we were what when where which while who whom whose
-why will with would you your
-aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser durch ein eine einem einen
-einer er es für hat haben hier ich ihr im in ist kann man mit nach nicht nur oder sein sich sie sind so und uns unter von
-vor war warum was welche welchem welchen welcher welches wenn wer werden wie wird wo zu zum zur über
-au aux avec ce ces cette comment dans de des du elle en est et il la le les leur mais ne nous ou où par pas pour pourquoi
-quand que quel quelle quelles quels qui sa ses son sont sur un une vous
-al como con cuando cual cuál cuáles del donde dónde el ella en es esta este esto fue ha la las lo los no para pero por
-porque qué que quien quién se son su sus un una y
+a about after all also am an and any are as at be because been before being between both but by can could
+did do does doing during each few for from had has have having he her here hers him his how i if in into is
+it its just me more most my no nor not of off on once only or other our out over own same she should so some
+such than that the their them then there these they this those through to too under until up very was we
+were what when where which while who whom whose why will with would you your
+aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser durch ein eine
+einem einen einer er es für hat haben hier ich ihr im in ist kann man mit nach nicht nur oder sein sich sie
+sind so und uns unter von vor war warum was welche welchem welchen welcher welches wenn wer werden wie wird
+wo zu zum zur über
+au aux avec ce ces cette comment dans de des du elle en est et il la le les leur mais ne nous ou où par pas
+pour pourquoi quand que quel quelle quelles quels qui sa ses son sont sur un une vous
+al como con cuando cual cuál cuáles del donde dónde el ella en es esta este esto fue ha la las lo los no
+para pero por porque qué que quien quién se son su sus un una y
 什么 哪些 哪个 如何 怎么 怎样 为何 是否 多少 以及 我们 他们 这个 那个 的是 是什
 من في على إلى عن ما ماذا هل كيف متى أين لماذا هذا هذه التي الذي مع أو أن كم
 """
@@ -56,6 +57,7 @@ ENDINGS = (
     ("es", ""),
     ("s", ""),
     ("e", ""),
+    ("y", "i"),
 )
 SHORTEST_STEM = 3
 
@@ -64,7 +66,7 @@ SHORTEST_STEM = 3
 class Postings:
     """Words of one document. Entry i of term j: leaf[starts[j] + i] holds it count[starts[j] + i] times.
 
-    terms (u,) uint32 ascending; starts (u+1,); lengths (n,) words per leaf; title: terms of the title, ascending.
+    terms (u,) uint32 ascending; starts (u+1,); lengths (n,) words per leaf; title: its terms, ascending.
     """
 
     terms: np.ndarray
@@ -83,7 +85,7 @@ class Postings:
 
 
 def terms(text: str) -> list[int]:
-    """Term of each word of `text` that names something, in order; the same word gives the same term anywhere."""
+    """Term of each word of `text` that names something, in order; a word has the same term everywhere."""
     return [term for word in words(text) if (term := term_of(word))]
 
 
@@ -145,7 +147,7 @@ def postings(title: str, leaves: Sequence[str]) -> Postings:
 
 
 def without(query: str, explained: np.ndarray) -> str:
-    """`query` less the words whose term is in `explained` (ascending): what is left to ask once these are known."""
+    """`query` less the words whose terms are in `explained` (ascending): what is left to ask."""
     known = set(explained.tolist())
     kept = [word_or_gap for word_or_gap in split(query) if not all_known(word_or_gap, known)]
     return " ".join("".join(kept).split())
@@ -191,14 +193,13 @@ def rarity(holding: np.ndarray, total: int) -> np.ndarray:
 
 
 def saturated(counts: np.ndarray, lengths: np.ndarray, *, usual: float, b: float) -> np.ndarray:
-    """(t, m) counts in texts of `lengths` (m,) -> [0, 1): BM25's term frequency without its constant factor."""
+    """(t, m) counts in texts of `lengths` (m,) -> [0, 1): BM25's term frequency without its factor."""
     return counts / (counts + SATURATION * (1 - b + b * lengths / max(usual, 1.0)))
 
 
 def shares(held: np.ndarray, importance: np.ndarray) -> np.ndarray:
     """(m,) in [0, 1): the part of a query's information that each text holds.
 
-    held (t, m) saturated counts; importance (t,) or (t, m): what each term is worth. Where nothing is asked, 0.
+    held (t, m) saturated counts; importance (t, m): what each term is worth. Where nothing is asked, 0.
     """
-    importance = importance[:, None] if importance.ndim == 1 else importance
     return (held * importance).sum(0) / np.maximum(importance.sum(0), 1e-9)

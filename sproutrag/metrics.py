@@ -11,19 +11,19 @@ CUTOFFS = (1, 3, 5)  # leaves
 RESAMPLES = 2000
 
 
-def information_efficiency(
-    ranked: Sequence[Hashable], relevant: Set[Hashable], *, cutoffs: Sequence[int] = CUTOFFS
-) -> float:
-    """Recall@k times precision@k of one query, mean over the cut-offs; a list shorter than k is not forgiven."""
-    hits = np.cumsum([leaf in relevant for leaf in ranked[: max(cutoffs)]] or [0])
-    found = [int(hits[min(k, len(hits)) - 1]) for k in cutoffs]
-    return float(np.mean([n / len(relevant) * n / k for n, k in zip(found, cutoffs, strict=True)]))
+def information_efficiency(found: Mapping[int, Sequence[Hashable]], relevant: Set[Hashable]) -> float:
+    """Recall@k times precision@k of one query, mean over the cut-offs: found[k] holds at most k leaves.
+
+    A list shorter than k is not forgiven.
+    """
+    hits = {k: len(relevant & set(leaves)) for k, leaves in found.items()}
+    return float(np.mean([n / len(relevant) * n / k for k, n in hits.items()]))
 
 
 def recall_and_precision(
     runs: Mapping[str, Sequence[str]], relevant: Mapping[str, Set[str]], *, cutoffs: Sequence[int] = CUTOFFS
 ) -> dict[str, float]:
-    """Means over queries under ir_measures' names ("R@5", "P@5"). Keys are query ids, items are leaf names."""
+    """Means over queries under ir_measures' names ("R@5"). Keys are query ids, items are leaf names."""
     qrels = [Qrel(query, leaf, 1) for query, leaves in relevant.items() for leaf in leaves]
     run = [
         ScoredDoc(query, leaf, -rank) for query, leaves in runs.items() for rank, leaf in enumerate(leaves)

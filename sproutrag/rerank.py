@@ -20,7 +20,7 @@ class CrossEncoder:
 
     @torch.inference_mode()
     def scores(self, query: str, texts: Sequence[str]) -> np.ndarray:
-        """(len(texts),) float32, higher is more relevant. A pair beyond the model's length loses the text's end."""
+        """(len(texts),) float32, higher is more relevant. Of a pair too long the text loses its end."""
         parts = [self.logits(query, texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
 

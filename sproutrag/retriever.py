@@ -5,16 +5,30 @@ opened. Knows the tables by their columns; what an index is (snapshots, fingerpr
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from lance.query import MatchQuery
 
 from sproutrag import lexical
+from sproutrag.documents import LONE_SURROGATE
 from sproutrag.rerank import CrossEncoder
-from sproutrag.scoring import Weights, document_scores, fuse, leaf_shares, match, path_shares, read_weights
+from sproutrag.scoring import (
+    Matches,
+    Weights,
+    Yardstick,
+    document_scores,
+    fuse,
+    leaf_shares,
+    match,
+    path_shares,
+    read_weights,
+    yardstick,
+)
 from sproutrag.search import (
     Forest,
     Passage,
@@ -37,7 +51,7 @@ MODES = ("tree", "leaves", "hybrid")
 N_DOCUMENTS = 32  # whose trees are searched
 LEAVES_BY_WORDS, NODES_BY_VECTOR = 256, 64  # read from the table to choose them
 RANK_OFFSET = 60  # of reciprocal rank fusion; hardly matters
-PROBES, REFINE = 32, 2  # of the vector index; see indices.py
+PROBES = 32  # of the vector index; see indices.py. No refinement: which documents come near is enough here
 BEAM_WIDTH = 5
 RERANKED = 32  # candidates that a cross-encoder reads
 SHELF_BYTES = 1 << 30
@@ -46,7 +60,7 @@ QUERIES_REMEMBERED = 4096  # vectors of earlier queries
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a search saw: documents, their forest, scores of leaves (N,) and nodes (M,), candidates best first."""
+    """What a search saw: documents, their forest, scores of leaves (N,) and nodes (M,), nodes best first."""
 
     documents: list[OpenDocument]
     forest: Forest
@@ -78,6 +92,7 @@ class TreeRetriever:
         self.weights = weights or read_weights(index.db)
         self.reranker = reranker
         self.beam_width = beam_width
+        self.reader = ThreadPoolExecutor(thread_name_prefix="sproutrag-words")
         self.encode = lru_cache(maxsize=QUERIES_REMEMBERED)(self.vector_of)
         self.shelf = Shelf(index.documents, index.nodes, max_bytes=shelf_bytes, regrow=regrow)
 
@@ -91,17 +106,18 @@ class TreeRetriever:
         where: str | None = None,
         n_documents: int = N_DOCUMENTS,
     ) -> list[Passage]:
-        """At most k leaves as passages, best first, no leaf twice. A query without letters or digits finds nothing.
+        """At most k leaves as passages, best first, no leaf twice. No letter or digit asked, none found.
 
-        mode: `tree` scores nodes by cosine alone, as the paper does; `leaves` has no trees; `hybrid` is the default.
+        mode: `tree` scores nodes by cosine alone, as the paper does; `leaves` has no trees.
         """
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: choose one of {', '.join(MODES)}")
+        query = LONE_SURROGATE.sub("\ufffd", query)
         if not any(map(str.isalnum, query)):
             return []
         among = self.allowed(doc, where)
         ranking = self.rank(query, mode=mode, among=among, n_documents=n_documents)
-        return self.passages(query, ranking, k) if ranking else []
+        return self.passages(ranking, k) if ranking else []
 
     def allowed(self, doc: str | None, where: str | None) -> frozenset[str] | None:
         """doc_ids that may be searched; None: all. An unknown `doc` raises DocumentNotFound."""
@@ -124,7 +140,7 @@ class TreeRetriever:
         if mode == "tree":
             return rank_by_cosine(documents, vector, self.beam_width, self.index.encoder.settings.threshold)
         ranking = self.rank_by_evidence(query, vector, documents, with_trees=mode == "hybrid")
-        return self.rerank(query, ranking) if self.reranker else ranking
+        return rerank(query, ranking, self.reranker) if self.reranker else ranking
 
     def vector_of(self, text: str) -> np.ndarray:
         return self.index.encoder.encode_queries([text])[0]
@@ -140,14 +156,14 @@ class TreeRetriever:
         among: frozenset[str] | None,
         n_documents: int,
     ) -> list[str]:
-        """doc_ids, best first: by their best leaf in full-text search and their best node in vector search."""
+        """doc_ids, best first: by the best leaf in full-text search and the best node in vector search."""
         if among is not None and len(among) <= n_documents:
             return sorted(among)
         where = one_of("doc_id", sorted(among)) if among is not None else None
-        rankings = [self.by_vector(vector, where, n_documents)]
-        if mode != "tree":
-            rankings.append(self.by_words(query, where, n_documents))
-        return fuse_ranks(rankings)[:n_documents]
+        if mode == "tree":
+            return self.by_vector(vector, where, n_documents)[:n_documents]
+        words = self.reader.submit(self.by_words, query, where, n_documents)  # Lance works outside the GIL
+        return fuse_ranks([self.by_vector(vector, where, n_documents), words.result()])[:n_documents]
 
     def by_words(self, query: str, where: str | None, n_documents: int) -> list[str]:
         """Documents in the order of their best leaf. A MatchQuery has no syntax that a query could break."""
@@ -164,11 +180,10 @@ class TreeRetriever:
     def by_vector(self, vector: np.ndarray, where: str | None, n_documents: int) -> list[str]:
         nearest = {
             "column": "vector",
-            "q": vector,
+            "q": pa.array(vector),
             "k": max(NODES_BY_VECTOR, 4 * n_documents),
             "metric": "cosine",
             "nprobes": PROBES,
-            "refine_factor": REFINE,
         }
         scanner = self.index.nodes.scanner(
             columns=["doc_id", "_distance"], nearest=nearest, filter=where, prefilter=where is not None
@@ -178,19 +193,28 @@ class TreeRetriever:
     # --- which of their nodes
 
     def rank_by_evidence(
-        self, query: str, vector: np.ndarray, documents: list[OpenDocument], *, with_trees: bool
+        self,
+        query: str,
+        vector: np.ndarray,
+        documents: list[OpenDocument],
+        *,
+        with_trees: bool,
+        usual: Yardstick | None = None,
     ) -> Ranking:
-        """Fused scores. What the best document's title says is taken out of the query, its words and its vector."""
-        forest = plant([d.tree for d in documents])
-        found = match(lexical.terms(query), [d.postings for d in documents])
-        document = document_scores(found, forest.first_leaf)
+        """Fused scores. What the best document's title says is taken out of the query, words and vector.
+
+        usual: what the query's words are worth; by default as these documents have it.
+        """
+        forest, found = self.matches(query, documents)
+        usual = usual or yardstick(found, forest)
+        document = document_scores(found, forest, usual)
         vector = (vector + self.encode_rest(query, vector, documents[int(document.argmax())])) / 2
         leaf_scores = fuse(
             self.weights,
-            leaf=leaf_shares(found, forest),
+            leaf=leaf_shares(found, forest, usual),
             document=document[forest.leaf_tree],
             dense=np.concatenate([d.vectors @ vector for d in documents]),
-            path=path_shares(found, forest) if with_trees else np.zeros(1),
+            path=path_shares(found, forest, usual) if with_trees else np.zeros(1),
         )
         scores = node_scores(forest, leaf_scores, size_prior=self.weights.size_prior)
         if with_trees:
@@ -200,6 +224,10 @@ class TreeRetriever:
             candidates = forest.leaf_node[np.argsort(-leaf_scores, kind="stable")]
         return Ranking(documents, forest, leaf_scores, scores, candidates)
 
+    def matches(self, query: str, documents: list[OpenDocument]) -> tuple[Forest, Matches]:
+        forest = plant([d.tree for d in documents])
+        return forest, match(lexical.terms(query), [d.postings for d in documents])
+
     def encode_rest(self, query: str, vector: np.ndarray, document: OpenDocument) -> np.ndarray:
         """Vector of the query less the words of the title; the query's own where that changes nothing."""
         if not np.isin(lexical.terms(query), document.postings.title).any():
@@ -207,25 +235,14 @@ class TreeRetriever:
         rest = lexical.without(query, document.postings.title)
         return self.encode(rest) if any(map(str.isalnum, rest)) else vector
 
-    def rerank(self, query: str, ranking: Ranking) -> Ranking:
-        """Let the cross-encoder reorder the first candidates; only these remain."""
-        nodes = ranking.candidates[:RERANKED]
-        texts = [node_text(ranking, node) for node in nodes.tolist()]
-        scores = np.full_like(ranking.node_scores, -np.inf)
-        scores[nodes] = self.reranker.scores(query, texts)
-        order = np.argsort(-scores[nodes], kind="stable")
-        return Ranking(
-            ranking.documents, ranking.forest, ranking.leaf_scores, scores, nodes[order], reranked=True
-        )
-
     # --- what is returned
 
-    def passages(self, query: str, ranking: Ranking, k: int) -> list[Passage]:
+    def passages(self, ranking: Ranking, k: int) -> list[Passage]:
         chosen = select_evidence(ranking.forest, ranking.candidates, ranking.leaf_scores, k)
         return [passage(ranking, node, leaves) for node, leaves in chosen]
 
     def trace(self, query: str, doc: str) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (2n-1,) of one document's nodes for a query, and the nodes that the beam visits, best first."""
+        """Scores (2n-1,) of one document's nodes, and the nodes that the beam visits, best first."""
         ranking = self.rank(query, mode="hybrid", among=self.allowed(doc, None))
         assert ranking is not None, doc
         return ranking.node_scores, ranking.candidates
@@ -239,6 +256,19 @@ def rank_by_cosine(
     scores = np.concatenate([d.node_cosines(vector) for d in documents])
     candidates = beam_search(forest, scores, beam_width=beam_width, threshold=threshold)
     return Ranking(documents, forest, scores[forest.leaf_node], scores, candidates)
+
+
+def rerank(query: str, ranking: Ranking, reranker: CrossEncoder) -> Ranking:
+    """Let the cross-encoder reorder the first candidates; only these remain."""
+    nodes = ranking.candidates[:RERANKED]
+    scores = np.full_like(ranking.node_scores, -np.inf)
+    scores[nodes] = reranker.scores(query, [node_text(ranking, node) for node in nodes.tolist()])
+    return replace(ranking, node_scores=scores, candidates=best_first(nodes, scores), reranked=True)
+
+
+def best_first(nodes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    nodes = nodes[np.isfinite(scores[nodes])]
+    return nodes[np.argsort(-scores[nodes], kind="stable")]
 
 
 def passage(ranking: Ranking, node: int, rows: np.ndarray) -> Passage:
@@ -275,7 +305,7 @@ def first_seen(ids: Iterable[str]) -> list[str]:
 
 
 def fuse_ranks(rankings: Sequence[Sequence[str]]) -> list[str]:
-    """Reciprocal rank fusion, best first; an item that is nowhere worse than another is not behind it (P091)."""
+    """Reciprocal rank fusion, best first; who is nowhere worse than another is not behind it (P091)."""
     scores: dict[str, float] = {}
     for ranking in rankings:
         for rank, item in enumerate(ranking):

@@ -11,14 +11,15 @@ import numpy as np
 
 from sproutrag.tree import Tree
 
-# Format characters that carry layout, not words: soft hyphen, U+061C and the bidirectional marks, ZWSP/ZWNJ/ZWJ,
-# word joiner and invisible operators, BOM. Kept in stored text, ignored wherever words are compared.
+# Format characters that carry layout, not words: soft hyphen, U+061C and the bidirectional marks,
+# ZWSP/ZWNJ/ZWJ, word joiner and invisible operators, BOM. Kept in stored text, ignored where words are
+# compared.
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A retrieved node: leaves of one document in document order. `text` joins `spans`; the best score comes first."""
+    """A retrieved node: leaves of one document in document order. `text` joins `spans`."""
 
     doc_id: str
     title: str
@@ -115,7 +116,7 @@ def node_sums(forest: Forest, values: np.ndarray) -> np.ndarray:
 
 
 def node_scores(forest: Forest, leaf_scores: np.ndarray, *, size_prior: float) -> np.ndarray:
-    """(N,) -> (M,): mean of a node's leaves plus size_prior for each time its size doubles from e^0 by a factor e."""
+    """(N,) -> (M,): mean of a node's leaves plus size_prior times the log of their number."""
     sizes = forest.sizes
     return node_sums(forest, leaf_scores) / sizes + size_prior * np.log(sizes)
 
@@ -147,11 +148,11 @@ def beam_search(
     threshold: float = -np.inf,
     promise: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Descend from every root at once, keeping each tree's `beam_width` most promising nodes at each depth (eq. 6-9).
+    """Descend from every root at once, keeping each tree's `beam_width` best nodes per depth (eq. 6-9).
 
-    scores, promise (M,); `promise` decides who is kept and is `scores` in the paper. Returns all nodes scored on
-    the way whose score is finite and >= threshold, best first, ties in document order; a root only where it is
-    the only leaf. Takes one step per depth, so a chain of thousands of leaves costs thousands of short steps.
+    scores, promise (M,); `promise` decides who is kept and is `scores` in the paper. Returns all nodes scored
+    on the way whose score is finite and >= threshold, best first, ties in document order; a root only where
+    it is the only leaf. One step per depth: a chain of thousands of leaves costs thousands of short steps.
     """
     promise = scores if promise is None else promise
     promise = np.where(np.isfinite(promise), promise, -np.inf)
@@ -186,8 +187,8 @@ def select_evidence(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """(node, its leaves in document order) down the ranking until k leaves are out, no leaf twice.
 
-    A candidate that shares a leaf with an earlier one is passed over; of a node with more leaves than are still
-    wanted, the best leaves are taken.
+    A candidate that shares a leaf with an earlier one is passed over; of a node with more leaves than are
+    still wanted, the best leaves are taken.
     """
     taken: set[int] = set()
     for node in candidates.tolist():

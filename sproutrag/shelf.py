@@ -49,7 +49,7 @@ class OpenDocument:
         return np.linalg.norm(progressive_embeddings(self.vectors, self.tree), axis=1)
 
     def node_cosines(self, query: np.ndarray) -> np.ndarray:
-        """(d,) -> (2n-1,): cosine of each progressive embedding. They are linear in the leaves, so numbers suffice."""
+        """(d,) -> (2n-1,): cosine of each progressive embedding, which is linear in the leaf vectors."""
         along = progressive_embeddings((self.vectors @ query)[:, None], self.tree)[:, 0]
         return along / np.maximum(self.node_norms, 1e-12)
 
@@ -58,7 +58,7 @@ class OpenDocument:
 
 
 class Shelf:
-    """Least recently used documents beyond `max_bytes` are put back. One snapshot, so nothing on it goes stale."""
+    """What was used longest ago goes back beyond `max_bytes`. One snapshot: nothing on it goes stale."""
 
     def __init__(
         self,
