@@ -139,7 +139,7 @@ class DeleteOptions:
     db: str
     """Directory or URI of the index."""
     purge: bool = False
-    """Also remove the text from storage: rewrites the tables, builds indices anew, removes older snapshots."""
+    """Also remove the text from storage: rewrites the tables and indices, removes older snapshots."""
     wait: float = 0.0
     """Seconds to wait for other writers, and with --purge for readers of older snapshots."""
     json: bool = False

@@ -26,7 +26,19 @@ def sproutrag(*words: str, **environment: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize(
     "command",
-    ["index", "search", "show", "stats", "versions", "rollback", "verify", "delete", "models", "bench", "evaluate"],
+    [
+        "index",
+        "search",
+        "show",
+        "stats",
+        "versions",
+        "rollback",
+        "verify",
+        "delete",
+        "models",
+        "bench",
+        "evaluate",
+    ],
 )
 def test_every_command_takes_json_and_explains_its_options(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -41,7 +41,8 @@ def files_of(db: str) -> dict[str, int]:
 
 def found(db: str, words: str, version: int | None = None) -> set[str]:
     nodes = open_table(db, "nodes", version)
-    return set(nodes.to_table(columns=["doc_id", "_score"], full_text_query=words, limit=99)["doc_id"].to_pylist())
+    hits = nodes.to_table(columns=["doc_id", "_score"], full_text_query=words, limit=99)
+    return set(hits["doc_id"].to_pylist())
 
 
 def documents_with(db: str, text: bytes) -> list[str]:
