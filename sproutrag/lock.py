@@ -6,7 +6,7 @@ What the lock promises where is said at the top of leases.py. Readers need no lo
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,35 +60,45 @@ def acquire(db: str, holder: Holder, *, wait_s: float) -> WriterLock:
         time.sleep(POLL_S)
 
 
-# --- file systems: one file that stays, locked by the kernel
+# --- file systems: one file, locked by the kernel; its holder removes it, so who locks it looks again
 
 
 @dataclass(frozen=True, slots=True)
 class FileLock:
     path: str
     handle: int
+    created: bool  # the folder came with the lock
 
     def require(self) -> None:
         if not is_same_file(self.handle, self.path):
             raise lost(self.path)
 
     def release(self) -> None:
-        os.ftruncate(self.handle, 0)
+        """Leave nothing behind, not even the folder if it came with the lock and nothing was written."""
+        if is_same_file(self.handle, self.path):
+            os.unlink(self.path)
+            if self.created:
+                with suppress(OSError):  # something was written, or somebody waits in there
+                    os.rmdir(os.path.dirname(self.path))
         os.close(self.handle)
 
 
 def take_file(files: AbstractFileSystem, root: str, holder: Holder) -> FileLock | Holder | None:
     """The lock, or who has it."""
     path = os.path.join(root, "writer.lock")
+    created = not os.path.isdir(root)
     os.makedirs(root, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except FileNotFoundError:  # its last holder took the empty folder away
+        return None
     if not try_lock(handle) or not is_same_file(handle, path):
         other = read_holder(os.pread(handle, RECORD_BYTES, 0))
         os.close(handle)
         return other
     os.ftruncate(handle, 0)
     os.pwrite(handle, holder.record, 0)
-    return FileLock(path, handle)
+    return FileLock(path, handle, created)
 
 
 # --- object stores: numbered leases, each taken by a conditional create; the newest one counts

@@ -106,6 +106,16 @@ def test_a_crash_inside_lets_go(db):
     acquire(db, this_process("index"), wait_s=0).release()
 
 
+def test_a_run_that_writes_nothing_leaves_nothing(db):
+    with writer_lock(db, command="index"):
+        pass
+    assert not os.path.exists(db)
+    os.mkdir(db)
+    with writer_lock(db, command="index"):
+        pass
+    assert os.listdir(db) == []
+
+
 # --- leases
 
 
