@@ -129,7 +129,7 @@ def make_bar() -> RichProgress:
     )
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Report, console: Console) -> None:
     """The final table on standard output, then what was set aside on standard error."""
     table = Table.grid(padding=(0, 2))
     rows = [
@@ -149,7 +149,7 @@ def print_report(report: Report) -> None:
     ]
     for name, value in rows:
         table.add_row(Text(name, style="bold"), Text(value))
-    Console().print(table)
+    console.print(table)
     print_problems(report.problems)
 
 

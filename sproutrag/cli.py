@@ -4,6 +4,7 @@ Data goes to standard output, progress and logs to standard error. Exit status: 
 usage; 3 done, but some inputs were set aside; 130 interrupted.
 """
 
+import io
 import json
 import os
 import sys
@@ -54,6 +55,8 @@ class WrongUsage(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as on standard error: shown, never fatal
     sys.exit(run(arguments))
 
 
@@ -70,8 +73,9 @@ def run(arguments: Sequence[str]) -> int:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     try:
+        require_place(options)
         status = COMMANDS[type(options)](options)
-        sys.stdout.flush()
+        print(end="", flush=True)  # not sys.stdout.flush(): it is None where standard output is closed
         return status
     except KeyboardInterrupt:
         print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
@@ -107,8 +111,29 @@ def is_ours(error: Exception) -> bool:
     return any(kind.__module__.split(".")[0] in ("sproutrag", "pipelines") for kind in type(error).__mro__)
 
 
+def require_place(options: Any) -> None:
+    """An empty --db, as of an unset shell variable, would be the root of the file system."""
+    if getattr(options, "db", None) == "":
+        raise WrongUsage("--db is empty: name the directory of an index, or a new one")
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    """One line; where standard output cannot carry a character, its JSON escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = json.dumps(value, ensure_ascii=False)
+    carried = text.encode(encoding, "ignore").decode(encoding) == text
+    print(text if carried else json.dumps(value))
+
+
+def terminal() -> Any:
+    """rich on standard output; when its reader stops early, `run` answers, where rich would exit with 1."""
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Terminal()
 
 
 # --- one function per command
@@ -127,7 +152,7 @@ def index(options: IndexOptions) -> int:
     if options.json:
         print_json(report.as_json())
     else:
-        print_report(report)
+        print_report(report, terminal())
     return SET_ASIDE if report.quarantined else DONE
 
 
@@ -147,11 +172,10 @@ def search(options: SearchOptions) -> int:
 
 def print_passages(found: Sequence[Any]) -> None:
     """Each passage with its document, score and spans; text as stored, never read as markup."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
-    console = Console()
+    console = terminal()
     if not found:
         print("nothing found", file=sys.stderr)
     for rank, passage in enumerate(found, start=1):
@@ -165,8 +189,6 @@ def print_passages(found: Sequence[Any]) -> None:
 
 
 def show(options: ShowOptions) -> int:
-    from rich.console import Console
-
     from sproutrag.show import draw_tree, page_data, write_page
 
     view = tree_view(options)
@@ -176,12 +198,13 @@ def show(options: ShowOptions) -> int:
     if options.json:
         print_json(page_data(view))
     elif not options.html:
-        draw_tree(Console(), view)
+        draw_tree(terminal(), view)
     return DONE
 
 
 def tree_view(options: ShowOptions) -> Any:
     """The document and, with a query, what a search in this document alone returns."""
+    from sproutrag.documents import LONE_SURROGATE
     from sproutrag.index import TreeIndex
     from sproutrag.show import TreeView
 
@@ -195,7 +218,7 @@ def tree_view(options: ShowOptions) -> Any:
     found = index.search(options.query, doc=document.id)
     return replace(
         view,
-        query=options.query,
+        query=LONE_SURROGATE.sub("\ufffd", options.query),
         node_scores=scores,
         beam=tuple(beam.tolist()),
         evidence=tuple(leaf for passage in found for leaf in passage.leaves),

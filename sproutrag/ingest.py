@@ -109,10 +109,10 @@ def filesystem_of(path: str) -> tuple[Any, str]:
     if "://" not in path:
         return LocalFileSystem(), os.path.abspath(path)
     scheme = path.split("://", 1)[0]
-    if scheme in ARROW_SCHEMES:
-        found, inner = pyarrow.fs.FileSystem.from_uri(path.replace("gcs://", "gs://", 1))
-        return ArrowFSWrapper(found), inner
     try:
+        if scheme in ARROW_SCHEMES:
+            found, inner = pyarrow.fs.FileSystem.from_uri(path.replace("gcs://", "gs://", 1))
+            return ArrowFSWrapper(found), inner
         return fsspec.core.url_to_fs(path)
     except (ValueError, ImportError) as error:
         raise SourceError(f"cannot open {path}: {error}") from error
@@ -120,6 +120,8 @@ def filesystem_of(path: str) -> tuple[Any, str]:
 
 def _files(source: str) -> Iterator[tuple[str, bool]]:
     """(path, was it named itself) of the files of a source, by name; hidden ones only when named."""
+    if not source:
+        raise SourceError("a source without a name: give a file or a directory, `.` for this one")
     files, inner = filesystem_of(source)
     try:
         if files.isfile(inner):
@@ -282,21 +284,24 @@ def _read_csv(piece: Piece) -> Iterator[Document | Rejected]:
     """A header line names the fields; quoted fields may hold line breaks, which stay as they are."""
     csv.field_size_limit(MAX_RECORD_BYTES)
     with io.TextIOWrapper(_open(piece.path), "utf-8-sig", "surrogateescape", newline="") as file:
-        rows = csv.reader(file, delimiter="\t" if piece.format == "tsv" else ",")
-        try:
-            names = next(rows, [])
-            if missing := _missing(names, piece.path):
+        rows = csv.reader(file, delimiter="\t" if piece.format == "tsv" else ",", strict=True)
+        names: list[str] = []
+        while True:
+            source = f"{piece.path}:{rows.line_num + 1}"
+            try:
+                row = next(rows, None)
+            except csv.Error as error:  # reading goes on with the line after it
+                yield Rejected(source, f"not CSV: {error}", "check the quotes from this line on")
+                continue
+            if not names and (missing := _missing(row or [], piece.path)):
                 yield missing
                 return
-            line = rows.line_num + 1
-            for row in rows:
-                if row:
-                    yield _csv_document(names, row, f"{piece.path}:{line}")
-                line = rows.line_num + 1
-        except csv.Error as error:
-            yield Rejected(
-                f"{piece.path}:{rows.line_num}", f"not CSV: {error}", "check the quotes near this line"
-            )
+            if row is None:
+                return
+            if not names:
+                names = row
+            elif row:
+                yield _csv_document(names, row, source)
 
 
 def _csv_document(names: Sequence[str], row: Sequence[str], source: str) -> Document | Rejected:

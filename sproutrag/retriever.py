@@ -243,6 +243,7 @@ class TreeRetriever:
 
     def trace(self, query: str, doc: str) -> tuple[np.ndarray, np.ndarray]:
         """Scores (2n-1,) of one document's nodes, and the nodes that the beam visits, best first."""
+        query = LONE_SURROGATE.sub("\ufffd", query)
         ranking = self.rank(query, mode="hybrid", among=self.allowed(doc, None))
         assert ranking is not None, doc
         return ranking.node_scores, ranking.candidates

@@ -12,7 +12,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from sproutrag.documents import Document, Spans, content_hash, coverage, row_context
+from sproutrag.documents import LONE_SURROGATE, Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
 from sproutrag.snapshots import NoIndex
 from sproutrag.tree import Tree, progressive_embeddings
@@ -170,9 +170,7 @@ def table_exists(db: str, name: str) -> bool:
         if "not found" in str(missing).lower():
             return False
         if "not a directory" in str(missing).lower():
-            raise NoIndex(
-                f"{db} is a file: give the directory of an index, or a new one"
-            ) from missing
+            raise NoIndex(f"{db} is a file: give the directory of an index, or a new one") from missing
         raise
     return True
 
@@ -196,8 +194,10 @@ def one_of(column: str, values: Iterable[str]) -> str:
     """Filter `column IN (values)`; the only place where a string becomes part of a Lance filter.
 
     A quote is doubled; nothing else has a meaning inside a single-quoted literal there, backslash included.
+    Lone surrogates are replaced as they were in what is stored.
     """
-    return f"{column} IN (" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + ")"
+    literals = ("'" + LONE_SURROGATE.sub("\ufffd", value).replace("'", "''") + "'" for value in values)
+    return f"{column} IN (" + ", ".join(literals) + ")"
 
 
 def filters(column: str, values: Sequence[str]) -> Iterator[str]:

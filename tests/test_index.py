@@ -181,3 +181,12 @@ def test_filters_on_metadata_are_read_once(db):
     assert index.matching_documents("year > 2020") == {"b/readme.md"}
     assert index.matching_documents("year > 2020") is index.matching_documents("year > 2020")
     assert index.matching_documents("year IS NULL OR language = 'de'") == {"b/readme.md", "it's"}
+
+
+def test_an_id_or_a_query_in_broken_bytes_is_answered(db):
+    index = TreeIndex.open(db)
+    with pytest.raises(DocumentNotFound):
+        index.search("rain", doc="\udcff")
+    known = index.documents.to_table(columns=["doc_id"])["doc_id"][0].as_py()
+    scores, _ = index.retriever.trace("rain \udcff", known)
+    assert np.isfinite(scores).all()
