@@ -13,6 +13,7 @@ from sproutrag.ingest import list_pieces, read_piece
 from sproutrag.models import find_encoder
 from sproutrag.search import Passage
 from sproutrag.storage import commit, publish
+from sproutrag.verification import verify
 from tests.tiny_models import tiny_qwen3
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,6 +65,11 @@ def test_the_sample_corpus_answers_its_questions(sample: TreeIndex) -> None:
         documents += any(passage.doc_id == evidence["doc_id"] for passage, evidence in pairs)
         leaves += any(overlaps(passage, evidence) for passage, evidence in pairs)
     assert documents >= 33 and leaves >= 20, f"{documents} and {leaves}"
+
+
+def test_an_index_whose_languages_were_detected_is_sound(sample: TreeIndex) -> None:
+    found = verify(sample.db)
+    assert found.ok, found.problems[:3]
 
 
 def overlaps(passage: Passage, evidence: dict) -> bool:
