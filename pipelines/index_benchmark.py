@@ -123,7 +123,7 @@ def ray_overhead(options: BenchOptions) -> list[Figure]:
 
 def with_window(encoder: str, window: int, path: str) -> str:
     """A copy of the encoder that reads windows of so many tokens."""
-    SentenceEncoder.from_pretrained(find_encoder(encoder), window=window).save(path)
+    SentenceEncoder.from_pretrained(encoder, window=window).save(path)
     return path
 
 

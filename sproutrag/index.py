@@ -82,7 +82,7 @@ class TreeIndex:
     def encoder(self) -> SentenceEncoder:
         self.require_encoder()
         given = self._encoder
-        return SentenceEncoder.from_pretrained(find_encoder(given)) if isinstance(given, str) else given
+        return SentenceEncoder.from_pretrained(given) if isinstance(given, str) else given
 
     def require_encoder(self) -> None:
         """Refuse an encoder whose vectors would not be comparable with the stored ones; loads no weights."""

@@ -15,7 +15,7 @@ from sproutrag.documents import Document, detect_language, leaf_spans
 LEAVES_PER_CALL = 4096  # strings handed to the tokenizer at once: bounds its memory on huge documents
 # Direction marks and byte-order marks steer rendering, not meaning; models without a normaliser would spend
 # tokens on them (google/sentencepiece#1331). They stay in the text, in spans and in storage.
-INVISIBLE = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 BLANK = "."  # stands for a leaf of which the tokenizer leaves nothing, so that its vector exists
 
 
@@ -102,7 +102,7 @@ class LeafTokenizer:
         return LeafTokens(np.concatenate([np.empty(0, np.int32), *ids]), starts)
 
     def encode_some(self, texts: Sequence[str]) -> list[list[int]]:
-        plain = [text if text.isascii() else INVISIBLE.sub("", text) for text in texts]
+        plain = [text if text.isascii() else DIRECTION_MARKS.sub("", text) for text in texts]
         encodings = self.tokenizer.encode_batch_fast(plain, add_special_tokens=False)
         rows = [encoding.ids for encoding in encodings]
         if not all(rows):
