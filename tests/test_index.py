@@ -14,9 +14,9 @@ from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.snapshots import DocumentNotFound, EncoderMismatch, NoIndex
-from sproutrag.storage import commit, publish, write_fragments
+from sproutrag.storage import commit, publish, write_documents
 from sproutrag.tables import DOCUMENTS as DOCUMENTS_SCHEMA
-from sproutrag.tables import document_rows, ensure_table, node_rows, nodes_schema
+from sproutrag.tables import ensure_table, nodes_schema
 from sproutrag.tree import build_tree
 from sproutrag.where import WhereError
 
@@ -61,10 +61,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def add(db: str, path: str, documents: list[Document], run_id: str, remove: tuple[str, ...] = ()) -> None:
     encoder = SentenceEncoder.from_pretrained(path)
-    encoded = encoder.encode(documents)
-    trees = [build_tree(e.affinity) for e in encoded]
-    rows = document_rows(encoded, trees, fingerprint=encoder.fingerprint)
-    written = write_fragments(db, rows, node_rows(encoded, trees))
+    written = write_documents(db, encoder.encode(documents), fingerprint=encoder.fingerprint)
     snapshot = commit(db, [written], run_id=run_id, remove=remove, encoder=path)
     build_indices(db)
     publish(db, snapshot)

@@ -15,9 +15,7 @@ from sproutrag.rerank import CrossEncoder
 from sproutrag.retriever import TreeRetriever, UnverifiedPassage, fuse_ranks, passage
 from sproutrag.scoring import Weights
 from sproutrag.snapshots import DocumentNotFound
-from sproutrag.storage import commit, publish, write_fragments
-from sproutrag.tables import document_rows, node_rows
-from sproutrag.tree import build_tree
+from sproutrag.storage import commit, publish, write_documents
 from tests.tiny_models import tiny_bert, wordpiece
 
 SENTENCES = {
@@ -37,10 +35,8 @@ DOCUMENTS = [
 
 
 def indexed(db: str, encoder: SentenceEncoder, documents: list[Document]) -> TreeIndex:
-    encoded = encoder.encode(documents)
-    trees = [build_tree(e.affinity) for e in encoded]
-    rows = document_rows(encoded, trees, fingerprint=encoder.fingerprint)
-    head = commit(db, [write_fragments(db, rows, node_rows(encoded, trees))], run_id="1")
+    written = write_documents(db, encoder.encode(documents), fingerprint=encoder.fingerprint)
+    head = commit(db, [written], run_id="1")
     build_indices(db)
     publish(db, head)
     return TreeIndex.open(db, encoder=encoder)
