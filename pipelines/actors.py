@@ -223,5 +223,5 @@ def sort_out(encoded: Sequence["EncodedDocument"]) -> tuple[list["EncodedDocumen
 
 
 def problem_with(document: Document, reason: str) -> Problem:
-    hint = f"Look at the text of {document.id!r}, correct it and run again; the other documents are indexed"
+    hint = f"look at the text of {document.id!r}, correct it and run again; the other documents are indexed"
     return Problem(document.source, document.id, reason, hint)
