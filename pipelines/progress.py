@@ -156,7 +156,7 @@ def print_report(report: Report, console: Console) -> None:
 def print_problems(problems: list[Problem]) -> None:
     for problem in problems[:SHOWN_PROBLEMS]:
         where = problem.source or problem.doc_id
-        print(f"set aside {where}: {problem.reason}. {problem.hint}", file=sys.stderr)
+        print(f"set aside {where}: {problem.reason}; {problem.hint}", file=sys.stderr)
     if len(problems) > SHOWN_PROBLEMS:
         more = len(problems) - SHOWN_PROBLEMS
         print(f"... and {more:,} more; --json lists them all", file=sys.stderr)

@@ -26,7 +26,16 @@ from sproutrag.snapshots import (
     Snapshot,
     refuse_mixture,
 )
-from sproutrag.tables import document_of, one_of, open_table, table_uri, tables_exist, tree_of
+from sproutrag.tables import (
+    TABLES,
+    document_of,
+    one_of,
+    open_table,
+    spans_of,
+    table_uri,
+    tables_exist,
+    tree_of,
+)
 from sproutrag.tree import Tree
 from sproutrag.where import matching_documents
 
@@ -82,7 +91,7 @@ class TreeIndex:
     def encoder(self) -> SentenceEncoder:
         self.require_encoder()
         given = self._encoder
-        return SentenceEncoder.from_pretrained(find_encoder(given)) if isinstance(given, str) else given
+        return SentenceEncoder.from_pretrained(given) if isinstance(given, str) else given
 
     def require_encoder(self) -> None:
         """Refuse an encoder whose vectors would not be comparable with the stored ones; loads no weights."""
@@ -137,7 +146,7 @@ class TreeIndex:
             "coverage": self.snapshot.coverage,
             "languages": dict(languages.most_common()),
             "depth": dict(zip(("min", "median", "max"), depths.tolist(), strict=True)),
-            "bytes": {name: bytes_on_disk(self.db, name) for name in ("documents", "nodes")},
+            "bytes": {name: bytes_on_disk(self.db, name) for name in TABLES},
             "indices": index_freshness(self.documents, "documents") + index_freshness(self.nodes, "nodes"),
             "snapshot": self.snapshot.id,
             "created_at": self.snapshot.created_at,
@@ -151,7 +160,7 @@ def stored_document(row: dict) -> StoredDocument:
     """One row of `documents` as library types."""
     return StoredDocument(
         document=document_of(row),
-        spans=np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2),
+        spans=spans_of(row),
         tree=tree_of(row),
         n_tokens=row["n_tokens"],
         coverage=row["coverage"],

@@ -30,9 +30,8 @@ from sproutrag.snapshots import (
     tag_of,
 )
 from sproutrag.storage import commit, head, publish, settle
-from sproutrag.tables import filters, open_table, restore
+from sproutrag.tables import TABLES, filters, open_table, restore
 
-TABLES = ("documents", "nodes")
 MAX_FRAGMENTS = 32  # a run adds one or a few; with more, merging them is cheaper than opening each per query
 MAX_DELETED = 0.1  # share of a table's rows that may be dead weight
 FOREVER = timedelta(days=36500)

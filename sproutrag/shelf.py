@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sproutrag.documents import Spans
 from sproutrag.lexical import Postings, postings
-from sproutrag.tables import one_of, tree_of
+from sproutrag.tables import one_of, spans_of, tree_of, vectors_of
 from sproutrag.tree import Tree, progressive_embeddings
 
 DOCUMENT_COLUMNS = ["doc_id", "title", "text", "spans", "merges", "affinity"]
@@ -52,9 +52,6 @@ class OpenDocument:
         """(d,) -> (2n-1,): cosine of each progressive embedding, which is linear in the leaf vectors."""
         along = progressive_embeddings((self.vectors @ query)[:, None], self.tree)[:, 0]
         return along / np.maximum(self.node_norms, 1e-12)
-
-    def leaf_texts(self) -> list[str]:
-        return [self.text[start:stop] for start, stop in self.spans.tolist()]
 
 
 class Shelf:
@@ -108,7 +105,7 @@ class Shelf:
             yield self.opened(row, vectors[row["doc_id"]])
 
     def opened(self, row: dict, vectors: np.ndarray) -> OpenDocument:
-        spans = np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2)
+        spans = spans_of(row)
         words = postings(row["title"], [row["text"][start:stop] for start, stop in spans.tolist()])
         document = OpenDocument(
             row["doc_id"], row["title"] or "", row["text"], spans, tree_of(row), vectors, words
@@ -120,9 +117,8 @@ class Shelf:
 
 def leaf_vectors(leaves: pa.Table) -> dict[str, np.ndarray]:
     """doc_id -> (n, d) in document order."""
-    leaves = leaves.sort_by([("doc_id", "ascending"), ("node", "ascending")]).combine_chunks()
-    column = leaves["vector"].combine_chunks()
-    vectors = column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.empty((0, 0))
+    leaves = leaves.sort_by([("doc_id", "ascending"), ("node", "ascending")])
+    vectors = vectors_of(leaves)
     ids = leaves["doc_id"].to_numpy(zero_copy_only=False)
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.empty(0, dtype=int)
     stops = np.append(starts[1:], len(ids))

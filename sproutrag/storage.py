@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
+from typing import TYPE_CHECKING
 
 import lance
 import numpy as np
@@ -32,16 +33,24 @@ from sproutrag.snapshots import (
     write_snapshot,
 )
 from sproutrag.tables import (
+    TABLES,
+    document_rows,
     ensure_table,
     filters,
     history,
+    node_rows,
     open_table,
     table_exists,
     table_uri,
     tables_exist,
     tag_version,
+    vectors_of,
 )
+from sproutrag.tree import build_tree
 from sproutrag.verification import require_sound
+
+if TYPE_CHECKING:
+    from sproutrag.encoder import EncodedDocument
 
 COUNTS = ("documents", "nodes", "leaves", "tokens")
 COMMIT_ATTEMPTS = 5  # a compaction may win the race for a fragment; then the deletions are looked up again
@@ -61,6 +70,13 @@ class Written:
     fingerprint: str
     dimension: int
     counts: dict[str, int]  # documents, nodes, leaves, tokens
+
+
+def write_documents(db: str, encoded: Sequence["EncodedDocument"], *, fingerprint: str) -> Written:
+    """Build the documents' trees and write both as fragments that nobody sees before the commit."""
+    trees = [build_tree(one.affinity) for one in encoded]
+    rows = document_rows(encoded, trees, fingerprint=fingerprint)
+    return write_fragments(db, rows, node_rows(encoded, trees))
 
 
 def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
@@ -97,8 +113,7 @@ def write_files(db: str, name: str, rows: pa.Table) -> list[str]:
 
 def refuse_bad_vectors(nodes: pa.Table) -> None:
     """A NaN compares as nothing and would win or vanish at random in a search: it must not get in."""
-    vectors = nodes["vector"].combine_chunks()
-    finite = np.isfinite(vectors.flatten().to_numpy()).reshape(len(vectors), -1).all(axis=1)
+    finite = np.isfinite(vectors_of(nodes)).all(axis=1)
     if not finite.all():
         ids = nodes["doc_id"].filter(pa.array(~finite)).unique().to_pylist()
         raise Unstorable(
@@ -282,7 +297,7 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
         return latest
     if current and current.versions == latest.versions:
         return current
-    for name, version in zip(("documents", "nodes"), snapshot.versions, strict=True):
+    for name, version in zip(TABLES, snapshot.versions, strict=True):
         if others := commits_since(open_table(db, name), version):
             raise ConcurrentWriter(
                 f"run {others[0][1]['run_id']} committed to {db} after run {snapshot.run_id}: "
@@ -298,7 +313,7 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
         created_at=now,
         by=f"{getpass.getuser()}@{socket.gethostname()}",
     )
-    for name, version in zip(("documents", "nodes"), published.versions, strict=True):
+    for name, version in zip(TABLES, published.versions, strict=True):
         tag_version(open_table(db, name), tag_of(published.id), version)
     write_snapshot(db, published)
     return published

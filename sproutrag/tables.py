@@ -20,6 +20,7 @@ from sproutrag.tree import Tree, progressive_embeddings
 if TYPE_CHECKING:
     from sproutrag.encoder import EncodedDocument
 
+TABLES = ("documents", "nodes")
 INTS = pa.list_(pa.int32())
 IDS_PER_FILTER = 1000  # in one IN (...): a 10k list still parses, but time per id grows beyond this
 
@@ -152,6 +153,17 @@ def tree_of(row: dict) -> Tree:
     return Tree.from_merges(row["merges"], row["affinity"])
 
 
+def spans_of(row: dict) -> Spans:
+    """The leaves' spans in one row of `documents`."""
+    return np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2)
+
+
+def vectors_of(nodes: pa.Table) -> np.ndarray:
+    """(rows, d) float32: the vectors of these rows of `nodes`, none of them null; copies at most once."""
+    column = nodes["vector"].combine_chunks()
+    return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+
+
 # --- on disk
 
 
@@ -176,7 +188,7 @@ def table_exists(db: str, name: str) -> bool:
 
 
 def tables_exist(db: str) -> bool:
-    return table_exists(db, "documents") and table_exists(db, "nodes")
+    return all(table_exists(db, name) for name in TABLES)
 
 
 def ensure_table(db: str, name: str, schema: pa.Schema) -> None:

@@ -9,9 +9,8 @@ from scipy.sparse import csr_array
 from sproutrag.documents import Document
 from sproutrag.indices import build_indices
 from sproutrag.snapshots import Snapshot
-from sproutrag.storage import Written, commit, publish, write_fragments
-from sproutrag.tables import document_rows, node_rows, open_table
-from sproutrag.tree import build_tree
+from sproutrag.storage import Written, commit, publish, write_documents
+from sproutrag.tables import open_table
 
 FINGERPRINT = "tiny@0123456789ab"
 
@@ -48,9 +47,7 @@ def encoded(id: str, n: int = 4, *, word: str = "first", dimension: int = 8, tit
 
 
 def write(db: str, documents: list[Encoded], *, fingerprint: str = FINGERPRINT) -> Written:
-    trees = [build_tree(e.affinity) for e in documents]
-    rows = document_rows(documents, trees, fingerprint=fingerprint)
-    return write_fragments(db, rows, node_rows(documents, trees))
+    return write_documents(db, documents, fingerprint=fingerprint)  # type: ignore[arg-type]
 
 
 def index(db: str, documents: list[Encoded], run_id: str, remove: tuple[str, ...] = ()) -> Snapshot:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from transformers import BertConfig, BertForSequenceClassification
 
 from sproutrag.baselines import CONTROLS, FlatLeaves, leaves_of
 from sproutrag.calibration import calibrate
@@ -15,10 +14,8 @@ from sproutrag.rerank import CrossEncoder
 from sproutrag.retriever import TreeRetriever, UnverifiedPassage, fuse_ranks, passage
 from sproutrag.scoring import Weights
 from sproutrag.snapshots import DocumentNotFound
-from sproutrag.storage import commit, publish, write_fragments
-from sproutrag.tables import document_rows, node_rows
-from sproutrag.tree import build_tree
-from tests.tiny_models import tiny_bert, wordpiece
+from sproutrag.storage import commit, publish, write_documents
+from tests.tiny_models import tiny_bert, tiny_cross_encoder
 
 SENTENCES = {
     "lease": "The tenant pays the rent on the first day. The owner repairs the roof.\n\nDogs are allowed in "
@@ -37,10 +34,8 @@ DOCUMENTS = [
 
 
 def indexed(db: str, encoder: SentenceEncoder, documents: list[Document]) -> TreeIndex:
-    encoded = encoder.encode(documents)
-    trees = [build_tree(e.affinity) for e in encoded]
-    rows = document_rows(encoded, trees, fingerprint=encoder.fingerprint)
-    head = commit(db, [write_fragments(db, rows, node_rows(encoded, trees))], run_id="1")
+    written = write_documents(db, encoder.encode(documents), fingerprint=encoder.fingerprint)
+    head = commit(db, [written], run_id="1")
     build_indices(db)
     publish(db, head)
     return TreeIndex.open(db, encoder=encoder)
@@ -185,19 +180,7 @@ def test_rank_fusion_keeps_who_is_nowhere_worse_in_front() -> None:
 
 
 def test_a_cross_encoder_reorders_and_says_so(index, retriever, tmp_path) -> None:
-    tokenizer = wordpiece()
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        num_labels=1,
-    )
-    BertForSequenceClassification(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    reranker = CrossEncoder(str(tmp_path), device="cpu")
+    reranker = CrossEncoder(tiny_cross_encoder(tmp_path), device="cpu")
     found = TreeRetriever(index, reranker=reranker).search("Who repairs the roof?", k=4)
     assert found and all(p.reranked for p in found)
     assert [p.score for p in found] == pytest.approx(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.actors import IndexDocuments
+from pipelines.benchmark import read_documents
 from sproutrag.documents import Document
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
-from sproutrag.ingest import list_pieces, read_piece
 from sproutrag.models import find_encoder
 from sproutrag.search import Passage
 from sproutrag.storage import commit, publish
@@ -18,12 +18,6 @@ from tests.tiny_models import tiny_qwen3
 
 ROOT = Path(__file__).parent.parent.parent
 QUESTIONS = ROOT / "tests" / "data" / "questions.jsonl"
-
-
-def read_documents(source: str) -> list[Document]:
-    return [
-        item for piece in list_pieces([source]) for item in read_piece(piece) if isinstance(item, Document)
-    ]
 
 
 def build(db: str, encoder: str, documents: list[Document]) -> TreeIndex:
