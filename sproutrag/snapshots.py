@@ -29,7 +29,8 @@ class IndexProblem(Exception):
     ├── BrokenIndex         the tables contradict each other
     ├── ConcurrentWriter    somebody else wrote to this index meanwhile
     ├── IndexBusy           somebody holds what this command needs, and is named
-    └── DocumentNotFound    no document of this id in this snapshot
+    ├── DocumentNotFound    no document of this id in this snapshot
+    └── UnverifiedPassage   a stored span does not hold the text that its leaf was indexed with
     """
 
 
@@ -54,6 +55,10 @@ class ConcurrentWriter(IndexProblem):
 
 
 class IndexBusy(IndexProblem):
+    pass
+
+
+class UnverifiedPassage(IndexProblem):
     pass
 
 

@@ -1,5 +1,7 @@
 """Whole searches over real tables with a real encoder of random weights: what they find is told by words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,10 +13,12 @@ from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.rerank import CrossEncoder
-from sproutrag.retriever import TreeRetriever, UnverifiedPassage, fuse_ranks, passage
+from sproutrag.retriever import TreeRetriever, fuse_ranks
 from sproutrag.scoring import Weights
-from sproutrag.snapshots import DocumentNotFound
-from sproutrag.storage import commit, publish, write_documents
+from sproutrag.snapshots import DocumentNotFound, UnverifiedPassage, write_snapshot
+from sproutrag.storage import commit, publish, write_documents, write_fragments
+from sproutrag.tables import document_rows, node_rows
+from sproutrag.tree import build_tree
 from tests.tiny_models import tiny_bert, tiny_cross_encoder
 
 SENTENCES = {
@@ -161,16 +165,24 @@ def test_an_unknown_mode_is_refused(retriever) -> None:
         retriever.search("roof", mode="magic")
 
 
-def test_passages_are_verified_against_the_document(retriever) -> None:
-    ranking = retriever.rank("roof", mode="hybrid", among=None)
-    spans = ranking.documents[0].spans
-    damaged = spans.copy()
-    spans[:] = 0
-    try:
-        with pytest.raises(UnverifiedPassage, match="index again"):
-            passage(ranking, 0, np.array([0]))
-    finally:
-        spans[:] = damaged
+@pytest.mark.parametrize("damage", ["shifted spans", "other text"])
+def test_a_passage_that_storage_contradicts_is_not_returned(tmp_path, encoder, damage: str) -> None:
+    """The two tables are written from encodings that differ, as a faulty disk or writer would leave them."""
+    (whole,) = encoder.encode([Document("lease", SENTENCES["lease"], "Title of the lease")])
+    if damage == "shifted spans":
+        broken = replace(whole, spans=np.minimum(whole.spans + 3, len(whole.document.text)))
+    else:
+        broken = replace(
+            whole, document=replace(whole.document, text=whole.document.text.replace("roof", "wall"))
+        )
+    trees = [build_tree(whole.affinity)]
+    rows = document_rows([broken], trees, fingerprint=encoder.fingerprint)
+    written = write_fragments(str(tmp_path), rows, node_rows([whole], trees))
+    head = commit(str(tmp_path), [written], run_id="1")
+    build_indices(str(tmp_path))
+    write_snapshot(str(tmp_path), replace(head, id=1))  # past the checks of `publish`
+    with pytest.raises(UnverifiedPassage, match=r"'lease', leaves .* delete the document and index it again"):
+        TreeIndex.open(str(tmp_path), encoder=encoder).search("Who repairs the roof?", k=5)
 
 
 def test_rank_fusion_keeps_who_is_nowhere_worse_in_front() -> None:
