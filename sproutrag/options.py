@@ -151,7 +151,7 @@ class ModelsOptions:
     """List the encoders that are known by name, or fetch one so that later runs need no network."""
 
     action: Positional[Literal["list", "get"]]
-    """list: names, sizes and where they are; get: make one available here."""
+    """list: names, what they are for and where they are; get: make one available here."""
     name: Positional[str | None] = None
     """For get: which one."""
     json: bool = False
@@ -178,7 +178,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """Measure retrieval against gold evidence: recall, precision and recall x precision per system."""
+    """Measure retrieval against gold evidence: recall x precision of each system (information efficiency)."""
 
     data: tuple[str, ...]
     """Directories with corpus.jsonl and queries.jsonl."""

@@ -16,6 +16,7 @@ from lance.query import MatchQuery
 
 from sproutrag import lexical
 from sproutrag.documents import LONE_SURROGATE
+from sproutrag.indices import VECTOR_METRIC
 from sproutrag.rerank import CrossEncoder
 from sproutrag.scoring import (
     Matches,
@@ -179,7 +180,7 @@ class TreeRetriever:
             "column": "vector",
             "q": pa.array(vector),
             "k": max(NODES_BY_VECTOR, 4 * n_documents),
-            "metric": "cosine",
+            "metric": VECTOR_METRIC,
             "nprobes": PROBES,
         }
         scanner = self.index.nodes.scanner(
@@ -279,7 +280,7 @@ def passage(ranking: Ranking, node: int, rows: np.ndarray) -> Passage:
     text = "".join(document.text[start:stop] for start, stop in spans)
     if not document.sound[leaves].all():
         raise UnverifiedPassage(
-            f"document {document.doc_id!r}, leaves {leaves.tolist()}: the text at {spans} is not the text they "
+            f"document {document.doc_id!r}, leaves {leaves.tolist()}: the text at {spans} is not what they "
             "were indexed with; see `sproutrag verify`, then delete the document and index it again"
         )
     return Passage(

@@ -15,6 +15,7 @@ from sproutrag.lexical import Postings, postings
 from sproutrag.tables import lexical_texts, one_of, spans_of, tree_of, vectors_of
 from sproutrag.tree import Tree, progressive_embeddings
 
+LEAF_COLUMNS = ["doc_id", "node", "vector", "text"]
 DOCUMENT_COLUMNS = ["doc_id", "title", "text", "spans", "merges", "affinity"]
 PER_CHARACTER = 4  # bytes a Python string may take
 
@@ -100,9 +101,7 @@ class Shelf:
         documents, nodes = self.tables
         these = one_of("doc_id", doc_ids)
         rows = documents.to_table(columns=DOCUMENT_COLUMNS, filter=f"{these} AND n_leaves > 0")
-        leaves = nodes.to_table(
-            columns=["doc_id", "node", "vector", "text"], filter=f"{these} AND n_leaves = 1"
-        )
+        leaves = nodes.to_table(columns=LEAF_COLUMNS, filter=f"{these} AND n_leaves = 1")
         indexed = indexed_leaves(leaves)
         for row in rows.to_pylist():
             yield self.opened(row, *indexed[row["doc_id"]])
