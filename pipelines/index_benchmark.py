@@ -162,7 +162,7 @@ def growth_of_trees(_: BenchOptions) -> list[Figure]:
         affinity, vectors = band(n), np.ones((n, 16), dtype=np.float32)
         return lambda _: (progressive_embeddings(vectors, build_tree(affinity)), None)[1]
 
-    seconds = [min(side) for side in alternate(3, *map(build, TREE_LEAVES))]
+    seconds = [min(side) for side in alternate(7, *map(build, TREE_LEAVES))]
     return [doubling("tree", seconds, {"leaves": TREE_LEAVES})]
 
 
