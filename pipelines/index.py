@@ -21,6 +21,7 @@ from pipelines.plan import Plan, plan_run, reading_list, scan
 from pipelines.progress import Problem, Progress, Report
 from sproutrag.indices import build_indices
 from sproutrag.ingest import Piece, survey
+from sproutrag.interruption import heed
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions
@@ -163,6 +164,7 @@ def parcel_size(total: int, workers: Workers) -> int:
 
 def shown(outcomes: Iterator[Outcome], progress: Progress) -> Iterator[Outcome]:
     for outcome in outcomes:
+        heed()
         counts = outcome.written.counts if outcome.written else {"documents": 0, "tokens": 0}
         documents = counts["documents"] + len(outcome.problems)
         progress.advance(documents=documents, size=outcome.size, tokens=counts["tokens"])

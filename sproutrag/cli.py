@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import subcommand
 
+from sproutrag.interruption import asked, remembered
 from sproutrag.options import (
     BenchOptions,
     DeleteOptions,
@@ -74,20 +75,25 @@ def run(arguments: Sequence[str]) -> int:
     )
     try:
         require_place(options)
-        status = COMMANDS[type(options)](options)
+        with remembered():
+            status = COMMANDS[type(options)](options)
         print(end="", flush=True)  # not sys.stdout.flush(): it is None where standard output is closed
         return status
     except KeyboardInterrupt:
-        print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
-        return INTERRUPTED
+        return report_interruption()
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `sproutrag search ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except WrongUsage as error:
         print(f"sproutrag: {error}", file=sys.stderr)
         return WRONG_USAGE
-    except Exception as error:
-        return report_failure(error)
+    except Exception as error:  # one that came of Ctrl-C is no failure
+        return report_interruption() if asked.is_set() else report_failure(error)
+
+
+def report_interruption() -> int:
+    print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
+    return INTERRUPTED
 
 
 def report_failure(error: Exception) -> int:
