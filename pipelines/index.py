@@ -22,6 +22,7 @@ from sproutrag.indices import build_indices
 from sproutrag.ingest import Piece, survey
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions
+from sproutrag.records import Columns
 from sproutrag.snapshots import Snapshot
 from sproutrag.storage import commit, encoder_of, publish, require_fingerprint, stored_hashes
 
@@ -43,7 +44,7 @@ def main(options: IndexOptions) -> Report:
     require_fingerprint(options.db, fingerprint)
     with ray_on_demand() as start_ray:
         with progress.stage("scan"):
-            pieces, skipped = survey(options.sources)
+            pieces, skipped = survey(options.sources, columns=columns_of(options))
             found = scan(pieces, start_ray=start_ray, progress=progress)
             plan = plan_run(found, stored_hashes(options.db), delete_missing=options.delete_missing)
         workers, outcomes = NO_WORKERS, []
@@ -79,6 +80,15 @@ def main(options: IndexOptions) -> Report:
         workers=workers.count,
         stages=progress.seconds,
         skipped=skipped,
+    )
+
+
+def columns_of(options: IndexOptions) -> Columns:
+    return Columns(
+        text=options.text_column,
+        id=options.id_column,
+        title=options.title_column,
+        metadata=options.metadata_columns,
     )
 
 
