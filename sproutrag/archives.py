@@ -124,14 +124,18 @@ def _package(archive: zipfile.ZipFile) -> str:
 
 
 def _spine(archive: zipfile.ZipFile, package: str) -> Iterator[Section]:
+    """Each section once, so that no book is longer than its archive."""
     root = _xml(archive.read(package))
-    protected = _protected(archive)
+    protected, seen = _protected(archive), set[str]()
     items = {item.get("id"): item for item in root.iter("{*}item")}
     for reference in root.iter("{*}itemref"):
         item = items.get(reference.get("idref"))
         if item is None:
             continue
         path = posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(item.get("href", ""))))
+        if path in seen:
+            continue
+        seen.add(path)
         if path in protected:
             raise Unreadable("protected: its text is encrypted (DRM)", "index a copy without protection")
         yield Section(path, item.get("properties", ""))

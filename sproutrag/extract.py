@@ -25,6 +25,7 @@ READ_AS = {  # labels that name a subset of what such pages hold (WHATWG Encodin
     "euc_kr": "cp949",
     "iso8859-9": "cp1254",
 }
+MAX_PAGE_BYTES = 64 << 20  # its tree takes ten times as much
 WRONG_SHARE = 0.01  # of the characters undecodable: the declaration is wrong
 NAMES = {"html": "HTML", "pdf": "PDF", "docx": "docx", "epub": "EPUB", "zip": "zip archive", "ole": "Office"}
 
@@ -42,6 +43,8 @@ def extract(body: bytes, kind: str) -> Extracted:
 
 def extract_html(body: bytes) -> Extracted:
     """The main text; how many characters of navigation were left out is noted in the metadata."""
+    if len(body) > MAX_PAGE_BYTES:
+        raise Unreadable(f"larger than {MAX_PAGE_BYTES} bytes", "split the page")
     page, encoding = decode_html(body)
     root = parse(page)
     title = title_of(root)

@@ -30,7 +30,8 @@ PDF_HEADER_WITHIN = 1_024  # bytes; ISO 32000 readers accept rubbish before it
 MARKS = {b"%PDF-": "pdf", b"PAR1": "parquet", b"PK\x03\x04": "zip", b"\xd0\xcf\x11\xe0": "ole"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HTML_START = re.compile(
-    rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>])", re.I | re.S
+    rb"\s*+(?:<\?xml[^>]*+>\s*+)?+(?:<!--(?:(?!-->).)*+-->\s*+)*+<(?:!doctype\s+html|html[\s>])",
+    re.IGNORECASE | re.DOTALL,
 )
 TAG = re.compile(rb"</?[a-zA-Z][^<>]*>|<!doctype", re.I)
 EPUB_HEAD = b"mimetypeapplication/epub+zip"  # the first entry of the archive, never compressed

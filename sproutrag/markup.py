@@ -10,11 +10,13 @@ from typing import Any
 
 from lxml import etree, html
 
+from sproutrag.records import Unreadable
+
 HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 BLOCKS = {
     *HEADINGS, "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details",
-    "dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html",
-    "legend", "li", "main", "menu", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "td",
+    "dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "head", "header", "hr",
+    "html", "legend", "li", "main", "menu", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "td",
     "tfoot", "th", "thead", "tr", "ul",
 }  # fmt: skip
 UNSEEN = (
@@ -30,9 +32,8 @@ LINK_SHARE, LINKS = 0.7, 3  # of the characters, at least so many: a list of not
 MAIN_SHARE = 0.25  # of the page's characters: with less, <main> is not what the page is about
 CELL_CHARS = 1_000  # a table with a longer cell is layout
 SPACE = re.compile(r"[ \t\r\n\f]+")
-EMPTY_TAG = re.compile(
-    r"<(?!(?:area|base|br|col|hr|img|input|link|meta|source|wbr)\b)([a-zA-Z][\w:.-]*)([^<>]*)/>"
-)
+VOID = "area|base|br|col|hr|img|input|link|meta|source|wbr"
+EMPTY_TAG = re.compile(rf"<(?!(?:{VOID})\b)([a-zA-Z][\w:.-]*+)([^<>]*+)(?<=/)>")
 
 
 class Writer:
@@ -108,6 +109,8 @@ def parse(page: str) -> Any:
     page = EMPTY_TAG.sub(r"<\1\2></\1>", page.replace("\0", ""))  # XHTML's <title/> would swallow the page
     parser = html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     root = html.document_fromstring(page.encode("utf-8", "replace"), parser=parser)
+    if any("depth" in entry.message for entry in parser.error_log):
+        raise Unreadable("elements nested too deep to be read whole", "simplify the page")
     marked = root.xpath("//*[@hidden or @aria-hidden='true' or @style]")
     for element in [*root.iter(*UNSEEN), *filter(_is_hidden, marked)]:
         _drop(element)
@@ -133,8 +136,10 @@ def title_of(root: Any) -> str:
 
 
 def body_of(root: Any) -> Any:
-    body = root.find(".//body")
-    return root if body is None else body
+    """The page without its title. Not its <body>: without that tag, the parser leaves <main> in the head."""
+    for title in list(root.iter("title")):
+        _drop(title)
+    return root
 
 
 def main_content(root: Any) -> tuple[Any, int]:
@@ -229,6 +234,9 @@ def _data_rows(table: Any) -> list[str]:
     texts = [[text_of(cell).replace("\n", " ").replace("|", "\\|") for cell in row] for row in rows]
     if max(map(len, texts), default=0) < 2 or max(len(text) for row in texts for text in row) > CELL_CHARS:
         return []
+    kept = [cell for row in rows for cell in row] + list(table.iter("caption"))
+    if sum(map(length, kept)) < length(table):
+        return []  # malformed: there is text beside the cells
     caption = [text_of(caption) + "\n" for caption in table.iter("caption")]
     lines = [f"| {' | '.join(row)} |" for row in texts if any(row)]
     if lines and all(cell.tag == "th" or cell.getparent().getparent().tag == "thead" for cell in rows[0]):

@@ -23,18 +23,14 @@ class Extracted:
 
 def join_pages(pages: Sequence[str], *, separator: str) -> tuple[str, list[int]]:
     """(text, start of each page). A page without text is empty: it begins where the next one does."""
-    parts: list[str] = []
+    bodies = [LONE_SURROGATE.sub("\ufffd", page.replace("\0", "")).strip() for page in pages]
+    text = separator.join(filter(None, bodies))
     starts: list[int] = []
-    length = 0
-    for page in pages:
-        page = LONE_SURROGATE.sub("\ufffd", page.replace("\0", "")).strip()
-        if page and length:
-            parts.append(separator)
-            length += len(separator)
-        starts.append(length)
-        parts.append(page)
-        length += len(page)
-    return "".join(parts), starts
+    start = 0
+    for body in bodies:
+        starts.append(min(start, len(text)))
+        start += len(body) + len(separator) if body else 0
+    return text, starts
 
 
 def page_starts(document: Document) -> np.ndarray:

@@ -13,6 +13,7 @@ from sproutrag.pages import PAGE_STARTS, Extracted, join_pages
 from sproutrag.records import Unreadable
 
 MAX_PAGES = 50_000
+MAX_CHARS = 100_000_000
 MAX_PAGE_CHARS = 2_000_000  # a page of print holds five thousand
 NO_TITLE = re.compile(r"untitled|microsoft word - |.*\.(?:docx?|indd|tex|dvi|pdf|qxd|rtf)\Z", re.I)
 
@@ -28,12 +29,16 @@ def extract_pdf(body: bytes) -> Extracted:
         raise Unreadable(f"{count} pages, the limit is {MAX_PAGES}", "split the file")
     pages: list[str] = []
     unread: dict[int, str] = {}
+    length = 0
     for number in range(1, count + 1):
         try:
             pages.append(_page_text(reader, number))
+            length += len(pages[-1])
         except Exception as error:  # one broken page must not lose the others
             unread[number] = f"page {number} cannot be read: {type(error).__name__}: {str(error)[:200]}"
             pages.append("")
+        if length > MAX_CHARS:
+            raise Unreadable(f"more than {MAX_CHARS} characters", "split the file")
     text, starts = join_pages(pages, separator="\n")
     if not text:
         raise _without_text(count, unread)
