@@ -21,6 +21,12 @@ from sproutrag.options import BenchOptions
 SHORTEST_SENTENCE = 40  # characters; headings and table cells make no prose
 
 
+class UnknownFigure(Exception):
+    """--only names a figure that the suite does not have."""
+
+    exit_status = 2  # wrong usage
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured ratio: value / reference, with the target it is held against and how it came about."""
@@ -39,6 +45,8 @@ def main(options: BenchOptions) -> list[dict[str, Any]]:
     from pipelines import index_benchmark, search_benchmark
 
     suite = {"index": index_benchmark.FIGURES, "search": search_benchmark.FIGURES}[options.suite]
+    if unknown := set(options.only) - set(suite):
+        raise UnknownFigure(f"bench {options.suite} has no {sorted(unknown)}: choose from {', '.join(suite)}")
     figures: list[dict[str, Any]] = []
     for name, measure in suite.items():
         if not options.only or name in options.only:

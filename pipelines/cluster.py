@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import ray
 from ray.data import DataContext
 from ray.util.annotations import RayDeprecationWarning
 
-CORES_PER_WORKER = 4  # more threads in one encoder gain little (README, benchmarks)
+WORKER_BYTES = 2 << 30  # memory of a node that an encoder process may count on; small ones take 0.6 GB
 CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for tasks that feed them
 ONE_ROW = 1  # byte: Ray ends a block as soon as it is larger, so a parcel is neither merged nor split
 OBJECT_STORE_BYTES = 512 << 20  # of a private Ray: parcels are small, and few are under way
@@ -103,22 +104,25 @@ def worker_environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([root, *known])}
 
 
-def share_out(wanted: int) -> Workers:
-    """Fit `wanted` encoders (0: choose) to the nodes that are there.
+def share_out(wanted: int, *, useful: int | None = None) -> Workers:
+    """Fit `wanted` encoders (0: choose, at most `useful`) to the nodes that are there.
 
-    With GPUs: one encoder per GPU, or several sharing each. Without: the cores of the smallest node are
-    divided among its encoders, and CORES_FOR_TASKS stay free on every node.
+    With GPUs: one encoder per GPU, or several sharing each. Without: one per core, as one process per core
+    encodes more than one process with many threads; CORES_FOR_TASKS stay free on every node.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    cores = min(node["CPU"] for node in nodes)
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    count = wanted or min(gpus or sum(map(room_for_workers, nodes)), useful or sys.maxsize)
     if gpus:
-        count = wanted or gpus
-        return Workers(count=count, cpus=CORES_FOR_TASKS, gpus=1 / max(1, -(-count // gpus)), threads=1)
-    count = wanted or len(nodes) * max(1, int(cores // CORES_PER_WORKER))
-    each = max(1, -(-count // len(nodes)))
-    return Workers(count=count, cpus=round_down((cores - CORES_FOR_TASKS) / each), gpus=0.0,
-                   threads=max(1, int(cores // each)))  # fmt: skip
+        return Workers(count=count, cpus=CORES_FOR_TASKS, gpus=1 / -(-count // gpus), threads=1)
+    cores = min(node["CPU"] for node in nodes)
+    each = -(-count // len(nodes))
+    cpus = round_down((cores - CORES_FOR_TASKS) / each)
+    return Workers(count=count, cpus=cpus, gpus=0.0, threads=max(1, int(cores // each)))
+
+
+def room_for_workers(node: dict[str, float]) -> int:
+    return max(1, int(min(node["CPU"], node["memory"] // WORKER_BYTES)))
 
 
 def round_down(cpus: float) -> float:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy
+from ray.exceptions import RayError
 
 from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
@@ -36,6 +37,10 @@ SLOWEST_BYTES_PER_SECOND = 1000  # an encoder slower than that is taken for stuc
 PATIENCE_SECONDS = 600
 
 
+class WorkersFailed(Exception):
+    """Ray gave up: something other than a bad document stopped the workers."""
+
+
 def main(options: IndexOptions) -> Report:
     progress = Progress()
     encoder = choose_encoder(options)
@@ -51,7 +56,7 @@ def main(options: IndexOptions) -> Report:
         if plan.wanted.num_rows:
             with progress.stage("start"):
                 start_ray()
-                workers = share_out(options.workers)
+                workers = share_out(options.workers, useful=1 + plan.size // PARCEL_BYTES[0])
             with progress.stage("encode", documents=plan.wanted.num_rows, size=plan.size):
                 stream = encode(
                     plan, pieces, db=options.db, encoder=path, fingerprint=fingerprint, workers=workers
@@ -80,6 +85,7 @@ def main(options: IndexOptions) -> Report:
         workers=workers.count,
         stages=progress.seconds,
         skipped=skipped,
+        seconds=progress.elapsed,
     )
 
 
@@ -138,8 +144,14 @@ def encode(
             max_task_retries=RETRIES_PER_PARCEL,
         )
     )
-    for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        yield from map(Outcome.from_json, batch["outcome"].to_pylist())
+    try:
+        for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            yield from map(Outcome.from_json, batch["outcome"].to_pylist())
+    except RayError as error:  # its text ends with what happened, below the worker's whole traceback
+        raise WorkersFailed(
+            f"the workers failed and nothing was published: {str(error).strip().splitlines()[-1]}\n"
+            "Set SPROUTRAG_DEBUG=1 to see all of it"
+        ) from error
 
 
 def parcel_size(total: int, workers: Workers) -> int:
@@ -170,6 +182,7 @@ def account(
     workers: int,
     stages: dict[str, float],
     skipped: list[str],
+    seconds: float,
 ) -> Report:
     """Every input ends in exactly one of indexed, replaced, unchanged, quarantined; this is asserted."""
     written = [outcome.written for outcome in outcomes if outcome.written]
@@ -186,7 +199,7 @@ def account(
         deleted=len(plan.missing),
         coverage=snapshot.coverage,
         **totals,
-        seconds=round(sum(stages.values()), 3),
+        seconds=round(seconds, 3),
         tokens_per_s=round(totals["tokens"] / stages["encode"], 1) if ids else 0.0,
         snapshot=snapshot.id,
         encoder=encoder,

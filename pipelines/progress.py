@@ -29,14 +29,14 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of every input. leaves, nodes, tokens: what this run wrote; coverage: of the whole index."""
+    """What became of every input. leaves, nodes, tokens count what this run wrote."""
 
     indexed: int
     replaced: int
     unchanged: int
     quarantined: int
     deleted: int
-    coverage: float
+    coverage: float  # of the whole index: share of non-space characters in exactly one encoded leaf
     leaves: int
     nodes: int
     tokens: int
@@ -66,7 +66,7 @@ class Progress:
         self.seconds: dict[str, float] = {}
         self.name, self.total, self.size = "", 0, 0
         self.documents = self.done = self.tokens = 0
-        self.started = self.last_line = time.monotonic()
+        self.born = self.started = self.last_line = time.monotonic()
         self.bar = make_bar() if sys.stderr.isatty() else None
         self.row: TaskID | None = None
 
@@ -79,6 +79,8 @@ class Progress:
         if self.bar:
             self.bar.start()
             self.row = self.bar.add_task(name, total=size or None, counts="")
+        elif documents:
+            print(f"{name}: {documents:,} documents, {size / 1e6:,.1f} MB", file=sys.stderr, flush=True)
         try:
             yield
         finally:
@@ -97,6 +99,11 @@ class Progress:
         elif time.monotonic() - self.last_line > SECONDS_PER_LINE:
             self.last_line = time.monotonic()
             print(f"{self.name}: {self.counts()}{self.time_left()}", file=sys.stderr, flush=True)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the job began."""
+        return time.monotonic() - self.born
 
     def counts(self) -> str:
         of_total = f" of {self.total:,}" if self.total else ""

@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        print("interrupted: the index is as it was before this run", file=sys.stderr)
+        print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `sproutrag search ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,7 +79,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def report_failure(error: Exception) -> int:
-    """One clear message on standard error; the traceback only for who asks for it."""
+    """One clear message on standard error; the traceback only for who asks for it. Returns the exit status.
+
+    An exception that is the caller's fault says so by its `exit_status`.
+    """
     if os.environ.get("SPROUTRAG_DEBUG") == "1":
         traceback.print_exception(error)
         return FAILED
@@ -88,7 +91,7 @@ def report_failure(error: Exception) -> int:
     else:
         hint = "set SPROUTRAG_DEBUG=1 to see where this happened"
         print(f"sproutrag: {type(error).__name__}: {error}\n{hint}", file=sys.stderr)
-    return FAILED
+    return getattr(error, "exit_status", FAILED)
 
 
 def is_ours(error: Exception) -> bool:
@@ -180,16 +183,21 @@ def tree_view(options: ShowOptions) -> Any:
     view = TreeView(document.id, document.title, document.text, stored.spans, stored.tree)
     if not options.query:
         return view
+    scores, beam = index.retriever.trace(options.query, document.id)
     found = index.search(options.query, doc=document.id)
     return replace(
-        view, query=options.query, evidence=tuple(leaf for passage in found for leaf in passage.leaves)
+        view,
+        query=options.query,
+        node_scores=scores,
+        beam=tuple(beam.tolist()),
+        evidence=tuple(leaf for passage in found for leaf in passage.leaves),
     )
 
 
 def stats(options: StatsOptions) -> int:
     from sproutrag.index import TreeIndex
 
-    return print_figures([TreeIndex.open(options.db).stats()], as_json=options.json)
+    return print_facts(TreeIndex.open(options.db).stats(), as_json=options.json)
 
 
 def models(options: ModelsOptions) -> int:
@@ -200,7 +208,7 @@ def models(options: ModelsOptions) -> int:
     if not options.name:
         raise WrongUsage("models get: say which one; `sproutrag models list` names them")
     made_available = {"name": options.name, "path": find_encoder(options.name)}
-    return print_figures([made_available], as_json=options.json)
+    return print_facts(made_available, as_json=options.json)
 
 
 def bench(options: BenchOptions) -> int:
@@ -223,6 +231,14 @@ def print_figures(figures: Any, *, as_json: bool) -> int:
     else:
         for figure in figures:
             print_table(figure)
+    return DONE
+
+
+def print_facts(facts: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(facts)
     return DONE
 
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,27 +35,34 @@ from sproutrag.models import (
     fingerprint_of,
     save_settings,
     settings_of,
+    within_model,
 )
 from sproutrag.windows import LeafTokenizer, TokenBatch, Windows
 
-TOKEN_BUDGET = {"cpu": 8_192, "cuda": 131_072}  # tokens of a batch, padding included
+# Tokens of a batch, padding included. MiniLM on one thread read 2,150, 2,100 and 1,930 tokens/s at 2,048,
+# 4,096 and 8,192: matrix products are large enough, and small batches hold windows of nearer lengths.
+TOKEN_BUDGET = {"cpu": 2_048, "cuda": 131_072}
 BLOCK_BYTES = {
     "cpu": 4 << 20,
     "cuda": 512 << 20,
 }  # probabilities at once: a CPU's cache, a small part of a GPU
-SMALLEST_WINDOW = 32  # tokens
+DRIFT = {"cpu": 1e-4, "cuda": 0.05}  # relative, of float32 and bfloat16 hidden states
 disable_progress_bar()  # transformers draws one while it reads weights; a job has its own
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """vectors (n, d) float32, unit norm; affinity (n, n) float32, symmetric, > 0, no diagonal, connected."""
+    """vectors (n, d) float32, unit norm; affinity (n, n) float32, symmetric, > 0, no diagonal, connected.
+
+    language: the document's own, or the one that was detected.
+    """
 
     document: Document
     spans: np.ndarray
     vectors: np.ndarray
     affinity: csr_array
     n_tokens: int
+    language: str
 
 
 class SentenceEncoder(nn.Module):
@@ -94,8 +100,7 @@ class SentenceEncoder(nn.Module):
             trust_remote_code=False,
         )
         model.config.use_cache = False
-        chosen = replace(settings_of(path), **settings)
-        chosen = replace(chosen, window=window_within(chosen.window, model.config))
+        chosen = within_model(path, replace(settings_of(path), **settings))
         encoder = cls(model.eval(), load_tokenizer(path, left_padding=chosen.left_padding), chosen, path)
         heads = os.path.join(path, HEADS_FILE)
         if os.path.isfile(heads):
@@ -143,16 +148,18 @@ class SentenceEncoder(nn.Module):
     @torch.inference_mode()
     def pooled(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """`forward` for inference: the same two tensors, heads mixed while they are computed."""
-        indicator = self.indicator(batch)
-        gathered = LeafAttention(
-            indicator,
+        gathered = self.gather(batch)
+        states = self.states(batch, gathered)
+        return self.leaf_vectors(states, batch, gathered.indicator_BTn), mutual(gathered.result())
+
+    def gather(self, batch: TokenBatch) -> LeafAttention:
+        return LeafAttention(
+            self.indicator(batch),
             batch.starts,
             batch.stops,
             self.heads.weights_LH.float(),
             block_bytes=BLOCK_BYTES[self.device.type],
         )
-        states = self.states(batch, gathered)
-        return self.leaf_vectors(states, batch, indicator), mutual(gathered.result())
 
     def indicator(self, batch: TokenBatch) -> Tensor:
         return leaf_indicator(batch.leaf.to(self.device), int(batch.leaf.max()) + 1)
@@ -220,6 +227,7 @@ class SentenceEncoder(nn.Module):
                 vectors[first:stop],
                 rows_of(affinity, first, stop),
                 int(windows.leaves.starts[stop] - windows.leaves.starts[first]),
+                windows.languages[i],
             )
             for i, (document, (first, stop)) in enumerate(
                 zip(documents, pairwise(windows.document_starts.tolist()), strict=True)
@@ -244,36 +252,33 @@ class SentenceEncoder(nn.Module):
     @torch.inference_mode()
     def plain_forward(self, windows: Windows) -> None:
         """The floor indexing is measured against: the stock model over the same batches."""
-        with stock_attention(self.model):
-            for batch in self.batches(windows):
-                self.model(
-                    input_ids=batch.input_ids.to(self.device), attention_mask=batch.real.to(self.device)
-                )
+        for batch in self.batches(windows):
+            self.stock_states(batch)
+
+    def stock_states(self, batch: TokenBatch) -> Tensor:
+        """Last hidden states (B, T, d) of the model as transformers ships it, on its SDPA kernels."""
+        self.model.set_attn_implementation("sdpa")
+        try:
+            return self.model(
+                input_ids=batch.input_ids.to(self.device), attention_mask=batch.real.to(self.device)
+            ).last_hidden_state
+        finally:
+            self.model.set_attn_implementation(attention.NAME)
 
     def check_attention(self) -> None:
         """Attention of two fixed sentences sums to 1, and the hidden states are the stock model's (P034)."""
         pair = self.tokenizer.encode(["Roots grow down.", " Leaves grow up to the light."])
-        windows = Windows([], pair, np.asarray([0, 2]), np.asarray([[0, 2], [0, 1]]))
+        windows = Windows([], [], pair, np.asarray([0, 2]), np.asarray([[0, 2], [0, 1]]))
         batch = self.tokenizer.batch(windows, np.asarray([0, 1]))
-        indicator = self.indicator(batch)
-        gathered = LeafAttention(
-            indicator,
-            batch.starts,
-            batch.stops,
-            self.heads.weights_LH.float(),
-            block_bytes=BLOCK_BYTES["cpu"],
-        )
         with torch.inference_mode():
+            gathered = self.gather(batch)
             ours = self.states(batch, gathered)
             gathered.result()
-            with stock_attention(self.model):
-                stock = self.model(
-                    input_ids=batch.input_ids.to(self.device), attention_mask=batch.real.to(self.device)
-                ).last_hidden_state
+            stock = self.stock_states(batch)
         real = batch.real.bool().to(self.device)
         drift = (ours - stock)[real].abs().max() / stock[real].abs().max()
         mass = gathered.pooled_BnT.sum(2)[:, 0]
-        if not (drift < (0.05 if ours.dtype == torch.bfloat16 else 1e-4) and (mass - 1).abs().max() < 0.01):
+        if not (drift < DRIFT[self.device.type] and (mass - 1).abs().max() < 0.01):
             raise AttentionUnavailable(
                 f"encoder {self.settings.name!r}: attention through attn_implementation='{attention.NAME}' "
                 f"does not explain its output (drift {drift:.1g}, mass {mass.min():.3f}): its layers use "
@@ -281,28 +286,10 @@ class SentenceEncoder(nn.Module):
             )
 
 
-@contextmanager
-def stock_attention(model: Any) -> Any:
-    """The model as transformers ships it (SDPA kernels) inside the block."""
-    model.set_attn_implementation("sdpa")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(attention.NAME)
-
-
 def load_tokenizer(path: str, *, left_padding: bool) -> LeafTokenizer:
     loaded = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     pad_id = loaded.pad_token_id if loaded.pad_token_id is not None else 0
     return LeafTokenizer(loaded.backend_tokenizer, pad_id=pad_id, left_padding=left_padding)
-
-
-def window_within(window: int, config: Any) -> int:
-    """The window, at most what the position table holds (RoBERTa kinds keep its first `pad + 1` rows)."""
-    longest = getattr(config, "max_position_embeddings", None) or window
-    if config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet"}:
-        longest -= config.pad_token_id + 1
-    return max(SMALLEST_WINDOW, min(window, longest))
 
 
 def weights_changed(model: PreTrainedModel, path: Path) -> bool:

@@ -76,9 +76,8 @@ class TreeIndex:
     @cached_property
     def encoder(self) -> SentenceEncoder:
         self.require_encoder()
-        if isinstance(self._encoder, SentenceEncoder):
-            return self._encoder
-        return SentenceEncoder.from_pretrained(find_encoder(self._encoder))
+        given = self._encoder
+        return SentenceEncoder.from_pretrained(find_encoder(given)) if isinstance(given, str) else given
 
     def require_encoder(self) -> None:
         """Refuse an encoder whose vectors would not be comparable with the stored ones; loads no weights."""

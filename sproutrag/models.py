@@ -52,6 +52,7 @@ class EncoderSettings:
     threshold: float = 0.0
 
 
+SMALLEST_WINDOW = 32  # tokens
 QUERY_ONLY = {"name", "query_instruction", "threshold", "left_padding"}  # change nothing that is stored
 
 
@@ -158,18 +159,28 @@ def settings_of(path: str) -> EncoderSettings:
             raise ModelNotFound(
                 f"{os.path.join(path, SETTINGS_FILE)}: unknown {sorted(unknown)}; known: {sorted(known)}"
             )
-        return EncoderSettings(**saved)
+        return within_model(path, EncoderSettings(**saved))
     settings = EncoderSettings(name=name_of(path))
     causal = is_causal(read_json(path, "config.json"))
     pooling = read_json(path, "1_Pooling/config.json")
     last = bool(pooling.get("pooling_mode_lasttoken")) if pooling else causal
     prompts = read_json(path, "config_sentence_transformers.json").get("prompts") or {}
-    return replace(
+    settings = replace(
         settings,
         pooling="last" if last else "mean",
         left_padding=causal,
         query_instruction=prompts.get("query") or "",
     )
+    return within_model(path, settings)
+
+
+def within_model(path: str, settings: EncoderSettings) -> EncoderSettings:
+    """Settings whose window the position table holds (RoBERTa kinds keep its first `pad + 1` rows)."""
+    config = read_json(path, "config.json")
+    longest = config.get("max_position_embeddings") or settings.window
+    if config.get("model_type") in {"roberta", "xlm-roberta", "camembert", "mpnet"}:
+        longest -= config.get("pad_token_id", 1) + 1
+    return replace(settings, window=max(SMALLEST_WINDOW, min(settings.window, longest)))
 
 
 def is_causal(config: dict[str, Any]) -> bool:

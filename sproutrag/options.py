@@ -36,7 +36,7 @@ class IndexOptions:
     metadata_columns: tuple[str, ...] = ()
     """The ones to keep as metadata; without this option, all others."""
     workers: int = 0
-    """Encoder processes; 0 chooses: one per GPU, or without GPUs one for every four cores of a node."""
+    """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False
     """Also delete documents of the index that the sources no longer hold."""
     json: bool = False
@@ -109,7 +109,7 @@ class BenchOptions:
 
     suite: Positional[Literal["index", "search"]]
     """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query."""
-    source: str = "tests/data"
+    source: str = "tests/data/corpus"
     """Corpus whose sentences the measured documents are made of."""
     encoder: str = "all-MiniLM-L6-v2"
     """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
@@ -132,6 +132,10 @@ class EvaluateOptions:
     encoder: str = "all-MiniLM-L6-v2"
     """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
     queries: int = 0
-    """Only the first so many queries of each data set; 0: all."""
+    """Only so many queries of each data set, drawn with a fixed seed; 0: all."""
+    systems: tuple[str, ...] = ()
+    """Only these rows, for example "tree (hybrid)" "flat dense leaves"; without it, all and the controls."""
+    calibrate: bool = False
+    """Also choose the weights of the search by the queries, cross-fitted, and store them with the index."""
     json: bool = False
     """Print the table as JSON."""

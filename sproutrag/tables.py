@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sproutrag.documents import Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
+from sproutrag.snapshots import NoIndex
 from sproutrag.tree import Tree, progressive_embeddings
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def document_rows(
         "doc_id": [d.id for d in documents],
         "title": [d.title for d in documents],
         "text": [d.text for d in documents],
-        "language": [d.language for d in documents],
+        "language": [e.language for e in encoded],
         "metadata": [d.metadata for d in documents],
         "source": [d.source for d in documents],
         "content_hash": [content_hash(d) for d in documents],
@@ -155,6 +156,10 @@ def table_exists(db: str, name: str) -> bool:
     except ValueError as missing:  # pylance has no type of its own for this
         if "not found" in str(missing).lower():
             return False
+        if "not a directory" in str(missing).lower():
+            raise NoIndex(
+                f"{db} is a file: give the directory of an index, or a new one"
+            ) from missing
         raise
     return True
 

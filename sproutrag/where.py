@@ -50,6 +50,8 @@ ORDERINGS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
 class WhereError(Exception):
     """A filter that cannot be read; the message shows the place and says what was expected there."""
 
+    exit_status = 2  # wrong usage
+
 
 @dataclass(frozen=True, slots=True)
 class Token:

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from sproutrag.documents import Document, leaf_spans
+from sproutrag.documents import Document, detect_language, leaf_spans
 
 LEAVES_PER_CALL = 4096  # strings handed to the tokenizer at once: bounds its memory on huge documents
 # Direction marks and byte-order marks steer rendering, not meaning; models without a normaliser would spend
@@ -51,10 +51,12 @@ class LeafTokens:
 class Windows:
     """All windows of some documents, in document order.
 
-    spans: one (n, 2) array per document; leaves: tokens of all leaves of all documents, end to end;
-    document_starts (documents+1,): a document's first leaf; ranges (w, 2): leaves [first, stop) of a window.
+    languages: of each document, detected where it was not given; spans: one (n, 2) array per document;
+    leaves: tokens of all leaves of all documents, end to end; document_starts (documents+1,): a document's
+    first leaf; ranges (w, 2): leaves [first, stop) of a window.
     """
 
+    languages: list[str]
     spans: list[np.ndarray]
     leaves: LeafTokens
     document_starts: np.ndarray
@@ -113,8 +115,10 @@ class LeafTokenizer:
     ) -> Windows:
         """Cut documents into leaves and windows. No text is dropped: what is too long for a window is cut."""
         capacity = window - self.frame
+        languages = [document.language or detect_language(document.text) for document in documents]
         spans = [
-            leaf_spans(d.text, language=d.language, sentences_per_leaf=sentences_per_leaf) for d in documents
+            leaf_spans(document.text, language=language, sentences_per_leaf=sentences_per_leaf)
+            for document, language in zip(documents, languages, strict=True)
         ]
         leaves = self.encode(leaf_texts(documents, spans))
         while (leaves.lengths > capacity).any():
@@ -125,7 +129,8 @@ class LeafTokenizer:
             window_ranges(leaves.starts[first : stop + 1], capacity=capacity, overlap=overlap) + first
             for first, stop in pairwise(document_starts)
         ]
-        return Windows(spans, leaves, document_starts, np.concatenate([np.empty((0, 2), np.int64), *ranges]))
+        ranges = np.concatenate([np.empty((0, 2), np.int64), *ranges])
+        return Windows(languages, spans, leaves, document_starts, ranges)
 
     def cut_long_leaves(
         self, documents: Sequence[Document], spans: list[np.ndarray], leaves: LeafTokens, capacity: int
@@ -174,7 +179,7 @@ class LeafTokenizer:
         starts = [np.arange(a, max(b, a + 1), step) for a, b in pairwise(queries.starts)]
         cut = LeafTokens(queries.ids, np.concatenate([*starts, queries.starts[-1:]]))
         n = len(cut.starts) - 1
-        return Windows([], cut, np.asarray([0, n]), np.column_stack([np.arange(n), np.arange(1, n + 1)]))
+        return Windows([], [], cut, np.asarray([0, n]), np.column_stack([np.arange(n), np.arange(1, n + 1)]))
 
     def batches(self, windows: Windows, *, token_budget: int) -> Iterator[TokenBatch]:
         """Windows by falling length, as many per batch as the budget holds at the longest one's length."""

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sproutrag.cli import DONE, FAILED, WRONG_USAGE, is_ours, run
+from sproutrag.cli import DONE, FAILED, WRONG_USAGE, is_ours, report_failure, run
+from sproutrag.snapshots import NoIndex
+from sproutrag.tables import tables_exist
+from sproutrag.where import WhereError
 
 ROOT = Path(__file__).parent.parent
 
@@ -109,3 +112,15 @@ def test_only_our_own_exceptions_speak_for_themselves() -> None:
 
     assert is_ours(WrongUsage("text"))
     assert not is_ours(KeyError("text"))
+
+
+def test_a_filter_that_cannot_be_read_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_failure(WhereError("--where, character 7: expected a value")) == 2
+    assert "character 7" in capsys.readouterr().err
+
+
+def test_a_file_given_as_the_index_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "notes.md"
+    file.write_text("not an index")
+    with pytest.raises(NoIndex, match=r"notes\.md is a file"):
+        tables_exist(str(file))

@@ -54,6 +54,10 @@ class Encoded:
     affinity: csr_array
     n_tokens: int
 
+    @property
+    def language(self) -> str:
+        return self.document.language
+
 
 def encoded(id: str, n: int = 4, *, word: str = "first", dimension: int = 8, title: str = "") -> Encoded:
     rng = np.random.default_rng(n)

@@ -40,7 +40,7 @@ def tiny_bert(path: Path | str, *, n_layers: int = 2, window: int = 128, seed: i
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=window,
-        initializer_range=0.5,
+        initializer_range=0.2,
         pad_token_id=tokenizer.pad_token_id,
     )
     return save(path, BertModel, config, tokenizer, seed)
@@ -79,7 +79,7 @@ def tiny_qwen3(path: Path | str, *, n_layers: int = 2, window: int = 256, seed: 
         head_dim=8,
         intermediate_size=64,
         max_position_embeddings=window,
-        initializer_range=0.5,
+        initializer_range=0.2,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.pad_token_id,
     )

@@ -2,9 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import lance
@@ -14,10 +15,13 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from pipelines import index as job
+from pipelines import plan
 from pipelines.actors import IndexDocuments, read_parcels, unseal
 from pipelines.index import main
 from pipelines.plan import plan_run, reading_list, scan
 from pipelines.progress import Progress, Report
+from sproutrag.documents import Document
 from sproutrag.ingest import list_pieces
 from sproutrag.options import IndexOptions
 from sproutrag.snapshots import EncoderMismatch, current_snapshot
@@ -31,7 +35,7 @@ Records = Callable[[int], list[dict]]
 
 
 @pytest.fixture(scope="module")
-def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def two_nodes() -> Iterator[str]:
     """Two Ray nodes on this machine; a job that finds Ray running uses it and leaves it running."""
     os.environ.update(RAY_AUTH_MODE="disabled", PYTHONPATH=str(ROOT))
     node = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
@@ -39,7 +43,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     try:
         cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
         ray.init(address=cluster.address, log_to_driver=False)
-        yield
+        yield cluster.address
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -51,7 +55,7 @@ def db(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def index(two_nodes: None, db: str, tiny_encoder: str) -> Callable[..., Report]:
+def index(two_nodes: str, db: str, tiny_encoder: str) -> Callable[..., Report]:
     def run(*sources: str, **options: object) -> Report:
         return main(IndexOptions(**{"sources": sources, "db": db, "encoder": tiny_encoder} | options))
 
@@ -72,9 +76,9 @@ def index_in_process(source: str, *, db: str, encoder: str) -> None:
     """What the job does, as one loop without Ray: the oracle."""
     pieces = list_pieces([source])
     found = scan(pieces, start_ray=lambda: None, progress=Progress())
-    plan = plan_run(found, {}, delete_missing=False)
+    planned = plan_run(found, {}, delete_missing=False)
     worker = IndexDocuments(db=db, encoder=encoder, threads=1)
-    readings = reading_list(pieces, plan.wanted, size=1 << 20)
+    readings = reading_list(pieces, planned.wanted, size=1 << 20)
     parcels = pa.concat_tables(t for reading in readings for t in read_parcels(reading, parcel_size=1 << 20))
     outcomes = [worker.index(unseal(parcel), size=0) for parcel in parcels["documents"].to_pylist()]
     publish(db, commit(db, [one.written for one in outcomes if one.written], run_id="loop"))
@@ -163,25 +167,86 @@ def test_another_encoder_is_refused_before_anything_is_read(
     assert index(source, encoder=None).unchanged == 3, "without --encoder the index knows its own"
 
 
-def test_an_interrupted_run_leaves_the_index_and_no_ray_behind(
-    write_corpus: Writer, records: Records, db: str, tiny_encoder: str
+class DeadlyForOneDocument(IndexDocuments):
+    """Loses its whole process on one document, as native code can."""
+
+    def encode(self, documents: Sequence[Document]) -> tuple[list, list]:
+        if any("deadly" in document.text for document in documents):
+            os._exit(1)
+        return super().encode(documents)
+
+
+def test_a_document_that_kills_its_worker_is_set_aside_and_the_rest_is_indexed(
+    index: Callable[..., Report], write_corpus: Writer, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in the middle of a run in a process of its own."""
-    source = write_corpus(records(400))
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(job, "IndexDocuments", DeadlyForOneDocument)
+    corpus = records(20)
+    corpus[11]["text"] = "A deadly sentence."
+    report = index(write_corpus(corpus))
+    assert (report.indexed, report.quarantined) == (19, 1)
+    assert report.problems[0].doc_id == "doc-011" and "worker" in report.problems[0].reason
+
+
+def test_a_long_scan_goes_on_in_parallel_and_finds_the_same(
+    two_nodes: str, write_corpus: Writer, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = records(60)
+    pieces = list_pieces([write_corpus(corpus[i::4], f"{i}.jsonl") for i in range(4)])
+    here = scan(pieces, start_ray=lambda: None, progress=Progress())
+    monkeypatch.setattr(plan, "SCAN_SECONDS", -1.0)
+    on_ray = scan(pieces, start_ray=lambda: None, progress=Progress())
+    assert on_ray.sort_by("doc_id").equals(here.sort_by("doc_id"))
+
+
+def command(*words: str, **environment: str) -> subprocess.Popen[str]:
     code = "from sproutrag.cli import main; main()"
-    run = subprocess.Popen(
-        [sys.executable, "-c", code, "index", source, "--db", db, "--encoder", tiny_encoder],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": ""},
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": ""} | environment,
         cwd="/",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
-        run.communicate(timeout=6)
-    except subprocess.TimeoutExpired:
-        run.send_signal(2)
+
+
+def test_the_command_joins_the_cluster_of_ray_address(
+    two_nodes: str, write_corpus: Writer, records: Records, db: str, tiny_encoder: str
+) -> None:
+    words = ["index", write_corpus(records(5)), "--db", db, "--encoder", tiny_encoder, "--json"]
+    run = command(*words, RAY_ADDRESS=two_nodes)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    report = json.loads(out)
+    assert report["in"] == report["indexed"] == 5
+    assert len(ray.nodes()) == 2, "the cluster goes on without the job"
+
+
+def test_an_interrupted_run_leaves_the_index_alone(
+    write_corpus: Writer, records: Records, db: str, tiny_encoder: str
+) -> None:
+    """Ctrl-C in the middle of a run in a process of its own."""
+    run = command("index", write_corpus(records(4000)), "--db", db, "--encoder", tiny_encoder)
+    assert run.stderr
+    while "encode" not in run.stderr.readline():
+        assert run.poll() is None
+    run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
     assert "Traceback" not in err and not out
+    assert current_snapshot(db) is None
+
+
+def test_a_worker_that_cannot_load_the_encoder_fails_the_run_with_one_line(
+    index: Callable[..., Report],
+    write_corpus: Writer,
+    records: Records,
+    db: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job, "fingerprint_of", lambda path: "another@000000000000")
+    with pytest.raises(job.WorkersFailed, match=r"another@000000000000.*on every node") as failure:
+        index(write_corpus(records(3)))
+    assert len(str(failure.value).splitlines()) == 2
     assert current_snapshot(db) is None
