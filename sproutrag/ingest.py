@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sproutrag.documents import LONE_SURROGATE, Document
 from sproutrag.files import READ_ERRORS, SourceError, filesystem_of, open_file, open_raw
 from sproutrag.kinds import FORMATS, HEAD_BYTES, is_document, kind_by_name, kind_of
-from sproutrag.readers import READERS, Piece
+from sproutrag.pieces import READERS, Piece
 from sproutrag.records import OUR_COLUMNS, Columns, Rejected
 
 SPLITTABLE = ("jsonl", "parquet")

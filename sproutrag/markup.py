@@ -16,8 +16,8 @@ HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 BLOCKS = {
     *HEADINGS, "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details",
     "dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "head", "header", "hr",
-    "html", "legend", "li", "main", "menu", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody", "td",
-    "tfoot", "th", "thead", "tr", "ul",
+    "html", "legend", "li", "main", "menu", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody",
+    "td", "tfoot", "th", "thead", "tr", "ul",
 }  # fmt: skip
 UNSEEN = (
     "script", "style", "noscript", "template", "svg", "iframe", "object", "embed", "button", "input",
