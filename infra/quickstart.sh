@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From nothing to evidence: sets up, indexes our sample corpus, and asks it in four languages.
+# From nothing to evidence: sets up, indexes our sample corpus, and searches it in English and Chinese.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 db=${1:-runs/quickstart}

@@ -20,9 +20,7 @@ from pipelines.plan import DOCUMENT_OVERHEAD, read_all
 from pipelines.progress import Problem
 from sproutrag.documents import Document
 from sproutrag.ingest import Piece
-from sproutrag.storage import Written, write_fragments
-from sproutrag.tables import document_rows, node_rows
-from sproutrag.tree import build_tree
+from sproutrag.storage import Written, write_documents
 
 if TYPE_CHECKING:
     from sproutrag.encoder import EncodedDocument
@@ -165,7 +163,8 @@ class IndexDocuments:
         """One parcel of `size` bytes. If its worker died, it is taken document by document the next time."""
         work = f"parcel of {parcel[0].id}"
         encoded, problems = self.one_by_one(parcel) if self.begin(work) else self.encode(parcel)
-        written = write(self.db, encoded, fingerprint=self.encoder.fingerprint)
+        fingerprint = self.encoder.fingerprint
+        written = write_documents(self.db, encoded, fingerprint=fingerprint) if encoded else None
         self.finish(work)
         return Outcome(size, written, problems)
 
@@ -224,13 +223,5 @@ def sort_out(encoded: Sequence["EncodedDocument"]) -> tuple[list["EncodedDocumen
 
 
 def problem_with(document: Document, reason: str) -> Problem:
-    hint = f"Look at the text of {document.id!r}, correct it and run again; the other documents are indexed"
+    hint = f"look at the text of {document.id!r}, correct it and run again; the other documents are indexed"
     return Problem(document.source, document.id, reason, hint)
-
-
-def write(db: str, encoded: Sequence["EncodedDocument"], *, fingerprint: str) -> Written | None:
-    if not encoded:
-        return None
-    trees = [build_tree(one.affinity) for one in encoded]
-    rows = document_rows(encoded, trees, fingerprint=fingerprint)
-    return write_fragments(db, rows, node_rows(encoded, trees))

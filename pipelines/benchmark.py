@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sproutrag.documents import Document, leaf_spans
-from sproutrag.ingest import Rejected, list_pieces, read_piece
+from sproutrag.ingest import list_pieces, read_piece
 from sproutrag.options import BenchOptions
 
 SHORTEST_SENTENCE = 40  # characters; headings and table cells make no prose
@@ -81,10 +81,16 @@ def median_ratio(value: Sequence[float], reference: Sequence[float]) -> float:
 
 def prose(source: str) -> list[str]:
     """The longer sentences of a corpus, as material for documents of any length."""
-    read = (item for piece in list_pieces([source]) for item in read_piece(piece))
-    documents = [item for item in read if not isinstance(item, Rejected)]
-    spans = ((d.text, s) for d in documents for s in leaf_spans(d.text, language=d.language).tolist())
+    spans = (
+        (d.text, s) for d in read_documents(source) for s in leaf_spans(d.text, language=d.language).tolist()
+    )
     return [text[start:stop] for text, (start, stop) in spans if stop - start >= SHORTEST_SENTENCE]
+
+
+def read_documents(source: str) -> list[Document]:
+    return [
+        item for piece in list_pieces([source]) for item in read_piece(piece) if isinstance(item, Document)
+    ]
 
 
 def documents_of(sentences: Sequence[str], sizes: Sequence[int], *, seed: int) -> Iterator[Document]:
@@ -99,5 +105,5 @@ def documents_of(sentences: Sequence[str], sizes: Sequence[int], *, seed: int) -
 
 def write_jsonl(path: Path, documents: Sequence[Document]) -> str:
     rows = ({"doc_id": d.id, "text": d.text, "lang": d.language} for d in documents)
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     return str(path)

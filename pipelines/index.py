@@ -21,6 +21,7 @@ from pipelines.plan import Plan, plan_run, reading_list, scan
 from pipelines.progress import Problem, Progress, Report
 from sproutrag.indices import build_indices
 from sproutrag.ingest import Piece, survey
+from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions
 from sproutrag.records import Columns
@@ -42,6 +43,12 @@ class WorkersFailed(Exception):
 
 
 def main(options: IndexOptions) -> Report:
+    command = f"index {' '.join(options.sources)}"
+    with writer_lock(options.db, command=command, wait_s=options.wait) as lock:
+        return run(options, lock=lock, command=command)
+
+
+def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
     progress = Progress()
     encoder = choose_encoder(options)
     path = find_encoder(encoder)
@@ -63,6 +70,7 @@ def main(options: IndexOptions) -> Report:
                 )
                 outcomes = list(shown(stream, progress))
     with progress.stage("commit"):
+        lock.require()
         written = [outcome.written for outcome in outcomes if outcome.written]
         head = commit(
             options.db,
@@ -71,10 +79,12 @@ def main(options: IndexOptions) -> Report:
             remove=plan.missing,
             sources=options.sources,
             encoder=encoder,
+            command=command,
         )
     with progress.stage("indices"):
         indices = build_indices(options.db)
     with progress.stage("publish"):
+        lock.require()
         snapshot = publish(options.db, head)
     return account(
         plan,

@@ -114,7 +114,7 @@ def read_all(piece: Piece) -> Iterator[Document | Rejected]:
         yield from read_piece(piece)
     except Exception as error:  # the boundary: one bad file must not stop the run
         reason = f"reading broke off: {type(error).__name__}: {error}"
-        yield Rejected(piece.path, reason, "Check that the file is whole and readable, then run again")
+        yield Rejected(piece.path, reason, "check that the file is whole and readable, then run again")
 
 
 def describe(item: Document | Rejected) -> dict[str, str | int | None]:

@@ -129,7 +129,7 @@ def make_bar() -> RichProgress:
     )
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Report, console: Console) -> None:
     """The final table on standard output, then what was set aside on standard error."""
     table = Table.grid(padding=(0, 2))
     rows = [
@@ -149,14 +149,14 @@ def print_report(report: Report) -> None:
     ]
     for name, value in rows:
         table.add_row(Text(name, style="bold"), Text(value))
-    Console().print(table)
+    console.print(table)
     print_problems(report.problems)
 
 
 def print_problems(problems: list[Problem]) -> None:
     for problem in problems[:SHOWN_PROBLEMS]:
         where = problem.source or problem.doc_id
-        print(f"set aside {where}: {problem.reason}. {problem.hint}", file=sys.stderr)
+        print(f"set aside {where}: {problem.reason}; {problem.hint}", file=sys.stderr)
     if len(problems) > SHOWN_PROBLEMS:
         more = len(problems) - SHOWN_PROBLEMS
         print(f"... and {more:,} more; --json lists them all", file=sys.stderr)

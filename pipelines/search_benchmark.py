@@ -14,6 +14,8 @@ import numpy as np
 
 from pipelines.benchmark import Figure, alternate
 from pipelines.index_benchmark import band
+from sproutrag.affinity import unit
+from sproutrag.baselines import leaves_of
 from sproutrag.documents import Document
 from sproutrag.encoder import EncodedDocument, SentenceEncoder
 from sproutrag.index import TreeIndex
@@ -22,9 +24,7 @@ from sproutrag.options import BenchOptions
 from sproutrag.retriever import N_DOCUMENTS
 from sproutrag.scoring import yardstick
 from sproutrag.search import Passage
-from sproutrag.storage import Written, commit, publish, write_fragments
-from sproutrag.tables import document_rows, node_rows
-from sproutrag.tree import build_tree
+from sproutrag.storage import commit, publish, write_documents
 
 DOCUMENTS, LEAVES = 1_020, 100  # 202,980 nodes
 DIMENSION = 384
@@ -32,7 +32,7 @@ WORDS, WORDS_PER_LEAF, WORDS_PER_QUERY, ZIPF = 30_000, 25, 8, 1.3
 TOPIC_SHARE = 0.7  # of a leaf's direction that comes from its document
 QUERIES, K = 200, 5
 MOST_TIMES_BARE = 3.0
-PARCEL = 60  # documents written at a time
+DOCUMENTS_AT_ONCE = 60  # in one write
 FINGERPRINT = "synthetic@000000000000"
 
 
@@ -62,10 +62,6 @@ def synthetic_documents(rng: np.random.Generator) -> Iterator[EncodedDocument]:
         yield EncodedDocument(document, spans, vectors, affinity, tokens, language="en")
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
-
-
 @contextmanager
 def synthetic_index(rng: np.random.Generator) -> Iterator[tuple[TreeIndex, list[str]]]:
     """An index over the synthetic corpus, built by the product's own functions, and its queries."""
@@ -83,20 +79,13 @@ def synthetic_index(rng: np.random.Generator) -> Iterator[tuple[TreeIndex, list[
                 noise = unit(rng.standard_normal(DIMENSION))
                 known.vectors[query] = unit(encoded.vectors[leaf] + 0.5 * noise)
                 queries.append(query)
-            if len(parcel) == PARCEL:
-                written.append(write(db, parcel))
+            if len(parcel) == DOCUMENTS_AT_ONCE:
+                written.append(write_documents(db, parcel, fingerprint=FINGERPRINT))
                 parcel = []
         head = commit(db, written, run_id="bench")
         build_indices(db)
         publish(db, head)
         yield TreeIndex.open(db, encoder=known), queries  # type: ignore[arg-type]
-
-
-def write(db: str, encoded: list[EncodedDocument]) -> Written:
-    trees = [build_tree(one.affinity) for one in encoded]
-    return write_fragments(
-        db, document_rows(encoded, trees, fingerprint=FINGERPRINT), node_rows(encoded, trees)
-    )
 
 
 def search_figures(options: BenchOptions) -> list[Figure]:
@@ -159,18 +148,14 @@ def agreement(index: TreeIndex, queries: list[str]) -> dict[str, list[bool]]:
     everything = retriever.shelf.take([f"d{number}" for number in range(DOCUMENTS)])
     agree: dict[str, list[bool]] = {"same": [], "own": []}
     for query in queries:
-        ours = leaves_of(index.search(query, k=K))
+        ours = set(leaves_of(index.search(query, k=K)))
         vector = retriever.encode(query)
         routed = retriever.route(query, vector, mode="hybrid", among=None, n_documents=N_DOCUMENTS)
         forest, found = retriever.matches(query, retriever.shelf.take(routed))
         for name, usual in (("same", yardstick(found, forest)), ("own", None)):
             ranking = retriever.rank_by_evidence(query, vector, everything, with_trees=True, usual=usual)
-            agree[name].append(ours == leaves_of(retriever.passages(ranking, K)))
+            agree[name].append(ours == set(leaves_of(retriever.passages(ranking, K))))
     return agree
-
-
-def leaves_of(found: list[Passage]) -> set[tuple[str, int]]:
-    return {(passage.doc_id, leaf) for passage in found for leaf in passage.leaves}
 
 
 def agreements(agree: dict[str, list[bool]], settings: dict) -> Iterator[Figure]:

@@ -11,8 +11,9 @@ SEAM = 1e-6
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows of length 1; a zero row stays zero."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    """(..., d) -> (..., d) float32 of length 1; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
 
 
 def join_vectors(vectors: np.ndarray, windows: Windows) -> np.ndarray:
@@ -21,7 +22,7 @@ def join_vectors(vectors: np.ndarray, windows: Windows) -> np.ndarray:
     leaf = np.repeat(windows.ranges[:, 0] - (sizes.cumsum() - sizes), sizes) + np.arange(sizes.sum())
     shape = len(windows.leaves.lengths), len(leaf)
     gather = csr_array((np.ones(len(leaf), np.float32), (leaf, np.arange(len(leaf)))), shape=shape)
-    return unit(gather @ vectors).astype(np.float32)
+    return unit(gather @ vectors)
 
 
 def join_blocks(blocks: list[np.ndarray], windows: Windows) -> csr_array:

@@ -4,6 +4,7 @@ Data goes to standard output, progress and logs to standard error. Exit status: 
 usage; 3 done, but some inputs were set aside; 130 interrupted.
 """
 
+import io
 import json
 import os
 import sys
@@ -19,12 +20,16 @@ from tyro.conf import subcommand
 
 from sproutrag.options import (
     BenchOptions,
+    DeleteOptions,
     EvaluateOptions,
     IndexOptions,
     ModelsOptions,
+    RollbackOptions,
     SearchOptions,
     ShowOptions,
     StatsOptions,
+    VerifyOptions,
+    VersionsOptions,
 )
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -34,6 +39,10 @@ Command = (
     | Annotated[SearchOptions, subcommand("search")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
+    | Annotated[VersionsOptions, subcommand("versions")]
+    | Annotated[RollbackOptions, subcommand("rollback")]
+    | Annotated[VerifyOptions, subcommand("verify")]
+    | Annotated[DeleteOptions, subcommand("delete")]
     | Annotated[ModelsOptions, subcommand("models")]
     | Annotated[BenchOptions, subcommand("bench")]
     | Annotated[EvaluateOptions, subcommand("evaluate")]
@@ -46,6 +55,8 @@ class WrongUsage(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as on standard error: shown, never fatal
     sys.exit(run(arguments))
 
 
@@ -62,8 +73,9 @@ def run(arguments: Sequence[str]) -> int:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     try:
+        require_place(options)
         status = COMMANDS[type(options)](options)
-        sys.stdout.flush()
+        print(end="", flush=True)  # not sys.stdout.flush(): it is None where standard output is closed
         return status
     except KeyboardInterrupt:
         print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
@@ -99,8 +111,29 @@ def is_ours(error: Exception) -> bool:
     return any(kind.__module__.split(".")[0] in ("sproutrag", "pipelines") for kind in type(error).__mro__)
 
 
+def require_place(options: Any) -> None:
+    """An empty --db, as of an unset shell variable, would be the root of the file system."""
+    if getattr(options, "db", None) == "":
+        raise WrongUsage("--db is empty: name the directory of an index, or a new one")
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    """One line; where standard output cannot carry a character, its JSON escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = json.dumps(value, ensure_ascii=False)
+    carried = text.encode(encoding, "ignore").decode(encoding) == text
+    print(text if carried else json.dumps(value))
+
+
+def terminal() -> Any:
+    """rich on standard output; when its reader stops early, `run` answers, where rich would exit with 1."""
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Terminal()
 
 
 # --- one function per command
@@ -119,7 +152,7 @@ def index(options: IndexOptions) -> int:
     if options.json:
         print_json(report.as_json())
     else:
-        print_report(report)
+        print_report(report, terminal())
     return SET_ASIDE if report.quarantined else DONE
 
 
@@ -139,11 +172,10 @@ def search(options: SearchOptions) -> int:
 
 def print_passages(found: Sequence[Any]) -> None:
     """Each passage with its document, score and spans; text as stored, never read as markup."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
-    console = Console()
+    console = terminal()
     if not found:
         print("nothing found", file=sys.stderr)
     for rank, passage in enumerate(found, start=1):
@@ -157,8 +189,6 @@ def print_passages(found: Sequence[Any]) -> None:
 
 
 def show(options: ShowOptions) -> int:
-    from rich.console import Console
-
     from sproutrag.show import draw_tree, page_data, write_page
 
     view = tree_view(options)
@@ -168,12 +198,13 @@ def show(options: ShowOptions) -> int:
     if options.json:
         print_json(page_data(view))
     elif not options.html:
-        draw_tree(Console(), view)
+        draw_tree(terminal(), view)
     return DONE
 
 
 def tree_view(options: ShowOptions) -> Any:
     """The document and, with a query, what a search in this document alone returns."""
+    from sproutrag.documents import LONE_SURROGATE
     from sproutrag.index import TreeIndex
     from sproutrag.show import TreeView
 
@@ -187,7 +218,7 @@ def tree_view(options: ShowOptions) -> Any:
     found = index.search(options.query, doc=document.id)
     return replace(
         view,
-        query=options.query,
+        query=LONE_SURROGATE.sub("\ufffd", options.query),
         node_scores=scores,
         beam=tuple(beam.tolist()),
         evidence=tuple(leaf for passage in found for leaf in passage.leaves),
@@ -198,6 +229,51 @@ def stats(options: StatsOptions) -> int:
     from sproutrag.index import TreeIndex
 
     return print_facts(TreeIndex.open(options.db).stats(), as_json=options.json)
+
+
+def versions(options: VersionsOptions) -> int:
+    if options.keep is not None and options.keep < 1:
+        raise WrongUsage(f"--keep {options.keep}: the current snapshot always stays, so at least 1")
+    from sproutrag import retention
+
+    if options.keep is None:
+        return print_figures(retention.versions(options.db), as_json=options.json)
+    freed = asdict(retention.prune(options.db, keep=options.keep, wait_s=options.wait))
+    kept = retention.versions(options.db)
+    if options.json:
+        print_json({"freed": freed, "versions": kept})
+        return DONE
+    return print_figures([freed, *kept], as_json=False)
+
+
+def rollback(options: RollbackOptions) -> int:
+    from sproutrag import retention
+
+    snapshot = asdict(retention.rollback(options.db, options.id, wait_s=options.wait))
+    return print_figures(snapshot if options.json else [snapshot], as_json=options.json)
+
+
+def verify(options: VerifyOptions) -> int:
+    from sproutrag import verification
+
+    found = verification.verify(options.db, snapshot=options.snapshot)
+    if options.json:
+        print_json({"ok": found.ok} | asdict(found))
+    elif found.ok:
+        print(f"snapshot {found.snapshot} is sound: {found.documents} documents")
+    else:
+        print_figures(map(asdict, found.problems), as_json=False)
+    return DONE if found.ok else FAILED
+
+
+def delete(options: DeleteOptions) -> int:
+    if not options.docs:
+        raise WrongUsage("nothing to delete: name documents (sproutrag delete docs/a.md --db my.db)")
+    from sproutrag import retention
+
+    deleted = retention.delete_documents(options.db, options.docs, purge=options.purge, wait_s=options.wait)
+    proof = asdict(deleted)
+    return print_figures(proof if options.json else [proof], as_json=options.json)
 
 
 def models(options: ModelsOptions) -> int:
@@ -254,6 +330,10 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     SearchOptions: search,
     ShowOptions: show,
     StatsOptions: stats,
+    VersionsOptions: versions,
+    RollbackOptions: rollback,
+    VerifyOptions: verify,
+    DeleteOptions: delete,
     ModelsOptions: models,
     BenchOptions: bench,
     EvaluateOptions: evaluate,

@@ -26,6 +26,7 @@ ENGLISH = re.compile(r"\b(?:the|of|and)\b")
 ENGLISH_SHARE = 0.05  # of the words; no other language uses these three
 
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+SPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # U+3000 is the last space of Unicode
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,7 @@ def _trimmed(text: str, block: Block, ends: list[int], *, weight: int = SENTENCE
     """Units between `ends` (relative to the block) without the space around them."""
     units, start = [], block.start
     for end in ends:
-        piece = text[start : block.start + end]
-        first = start + len(piece) - len(piece.lstrip())
-        last = first + len(piece.strip())
+        first, last = trimmed(text, start, block.start + end)
         if first < last:
             if is_bare(text[first:last]):
                 units.append(Unit(first, last, block.paragraph, weight=0, bare=True))
@@ -123,6 +122,12 @@ def _trimmed(text: str, block: Block, ends: list[int], *, weight: int = SENTENCE
                 units.append(Unit(first, last, block.paragraph, weight, leads, alone))
         start = block.start + end
     return units
+
+
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without the space at its ends, empty if there is nothing else in it."""
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
 
 def _gather(units: list[Unit], *, capacity: int) -> list[tuple[int, int]]:
@@ -180,16 +185,13 @@ def content_hash(document: Document) -> str:
 def coverage(text: str, spans: Spans) -> float:
     """Share of the non-space characters that lie in exactly one span; 1.0 for a text without any."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    visible = ~_SPACE[np.minimum(codes, len(_SPACE) - 1)]
+    visible = ~SPACE[np.minimum(codes, len(SPACE) - 1)]
     steps = np.zeros(len(codes) + 1, dtype=np.int32)
     np.add.at(steps, spans[:, 0], 1)
     np.add.at(steps, spans[:, 1], -1)
     once = np.cumsum(steps[:-1]) == 1
     total = int(visible.sum())
     return float((visible & once).sum() / total) if total else 1.0
-
-
-_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # U+3000 is the last space of Unicode
 
 
 def row_context(text: str, start: int) -> tuple[int, int] | None:
@@ -206,8 +208,7 @@ def _rows(text: str) -> tuple[list[int], list[int], list[tuple[int, int]]]:
     header: tuple[int, int] | None = None
     for block in blocks(text):
         if block.kind is Kind.TABLE_HEADER:
-            body = text[block.start : block.end]
-            header = (block.start + len(body) - len(body.lstrip()), block.start + len(body.rstrip()))
+            header = trimmed(text, block.start, block.end)
         elif block.kind is not Kind.TABLE_ROW:
             header = None
         elif header is not None:

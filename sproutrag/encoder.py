@@ -42,10 +42,7 @@ from sproutrag.windows import LeafTokenizer, TokenBatch, Windows
 # Tokens of a batch, padding included. MiniLM on one thread read 2,150, 2,100 and 1,930 tokens/s at 2,048,
 # 4,096 and 8,192: matrix products are large enough, and small batches hold windows of nearer lengths.
 TOKEN_BUDGET = {"cpu": 2_048, "cuda": 131_072}
-BLOCK_BYTES = {
-    "cpu": 4 << 20,
-    "cuda": 512 << 20,
-}  # probabilities at once: a CPU's cache, a small part of a GPU
+BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}  # of probabilities: a CPU's cache, a small part of a GPU
 DRIFT = {"cpu": 1e-4, "cuda": 0.05}  # relative, of float32 and bfloat16 hidden states
 disable_progress_bar()  # transformers draws one while it reads weights; a job has its own
 
@@ -143,14 +140,14 @@ class SentenceEncoder(nn.Module):
         indicator, real = self.indicator(batch), batch.real.to(self.device)
         gathered = HeadMaps(indicator, real)
         states = self.states(batch, gathered)
-        return self.leaf_vectors(states, batch, indicator), self.heads(gathered.result())
+        return self.leaf_vectors(states, indicator), self.heads(gathered.result())
 
     @torch.inference_mode()
     def pooled(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """`forward` for inference: the same two tensors, heads mixed while they are computed."""
         gathered = self.gather(batch)
         states = self.states(batch, gathered)
-        return self.leaf_vectors(states, batch, gathered.indicator_BTn), mutual(gathered.result())
+        return self.leaf_vectors(states, gathered.indicator_BTn), mutual(gathered.result())
 
     def gather(self, batch: TokenBatch) -> LeafAttention:
         return LeafAttention(
@@ -173,7 +170,7 @@ class SentenceEncoder(nn.Module):
         )
         return output.last_hidden_state
 
-    def leaf_vectors(self, states_BTd: Tensor, batch: TokenBatch, indicator_BTn: Tensor) -> Tensor:
+    def leaf_vectors(self, states_BTd: Tensor, indicator_BTn: Tensor) -> Tensor:
         """(B, n, d): mean or last state of each leaf, less the unwanted share of the window's mean."""
         means = torch.bmm(indicator_BTn.transpose(1, 2), states_BTd.float())
         share = self.settings.context_share

@@ -32,10 +32,10 @@ def filesystem_of(path: str) -> tuple[Any, str]:
     if "://" not in path:
         return LocalFileSystem(), os.path.abspath(path)
     scheme = path.split("://", 1)[0]
-    if scheme in ARROW_SCHEMES:
-        found, inner = pyarrow.fs.FileSystem.from_uri(path.replace("gcs://", "gs://", 1))
-        return ArrowFSWrapper(found), inner
     try:
+        if scheme in ARROW_SCHEMES:
+            found, inner = pyarrow.fs.FileSystem.from_uri(path.replace("gcs://", "gs://", 1))
+            return ArrowFSWrapper(found), inner
         return fsspec.core.url_to_fs(path)
     except (ValueError, ImportError) as error:
         raise SourceError(f"cannot open {path}: {error}") from error

@@ -4,6 +4,7 @@ Failures are IndexProblem and its children, drawn at the top of snapshots.py.
 """
 
 import difflib
+import weakref
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +17,25 @@ from sproutrag.documents import Document, Spans
 from sproutrag.encoder import SentenceEncoder
 from sproutrag.indices import index_freshness
 from sproutrag.models import find_encoder, fingerprint_of
+from sproutrag.readers import ReadLease, hold_snapshot
 from sproutrag.retriever import TreeRetriever
 from sproutrag.search import Passage
 from sproutrag.snapshots import (
     DocumentNotFound,
     NoIndex,
     Snapshot,
-    current_snapshot,
-    read_snapshot,
     refuse_mixture,
 )
-from sproutrag.tables import one_of, open_table, table_uri, tables_exist, tree_of
+from sproutrag.tables import (
+    TABLES,
+    document_of,
+    one_of,
+    open_table,
+    spans_of,
+    table_uri,
+    tables_exist,
+    tree_of,
+)
 from sproutrag.tree import Tree
 from sproutrag.where import matching_documents
 
@@ -46,13 +55,17 @@ class StoredDocument:
 
 
 class TreeIndex:
-    """Two Lance tables pinned to one snapshot. Reads only; safe to share between threads."""
+    """Two Lance tables pinned to one snapshot. Reads only; safe to share between threads.
 
-    def __init__(self, db: str, snapshot: Snapshot, encoder: str | SentenceEncoder) -> None:
+    Clean-up leaves the snapshot's files alone until `close`, or until the handle or its process is gone.
+    """
+
+    def __init__(self, db: str, lease: ReadLease, encoder: str | SentenceEncoder) -> None:
         self.db = db
-        self.snapshot = snapshot
-        self.documents: lance.LanceDataset = open_table(db, "documents", snapshot.documents_version)
-        self.nodes: lance.LanceDataset = open_table(db, "nodes", snapshot.nodes_version)
+        self.close = weakref.finalize(self, lease.close)
+        self.snapshot: Snapshot = lease.snapshot
+        self.documents: lance.LanceDataset = open_table(db, "documents", self.snapshot.documents_version)
+        self.nodes: lance.LanceDataset = open_table(db, "nodes", self.snapshot.nodes_version)
         self._encoder = encoder
         self._matching: dict[str, frozenset[str]] = {}
 
@@ -64,11 +77,12 @@ class TreeIndex:
 
         Another `encoder` (a name, a directory, a loaded one) has to have the same fingerprint.
         """
-        record = read_snapshot(db, snapshot) if snapshot is not None else current_snapshot(db)
-        if record is None:
+        lease = hold_snapshot(db, snapshot)
+        if lease is None:
             state = "an index that no run has finished" if tables_exist(db) else "no index"
             raise NoIndex(f"{db} holds {state}: run `sproutrag index SOURCE... --db {db}`")
-        index = cls(db, record, encoder or record.encoder or record.fingerprint.split("@")[0])
+        record = lease.snapshot
+        index = cls(db, lease, encoder or record.encoder or record.fingerprint.split("@")[0])
         if encoder is not None:
             index.require_encoder()
         return index
@@ -77,7 +91,7 @@ class TreeIndex:
     def encoder(self) -> SentenceEncoder:
         self.require_encoder()
         given = self._encoder
-        return SentenceEncoder.from_pretrained(find_encoder(given)) if isinstance(given, str) else given
+        return SentenceEncoder.from_pretrained(given) if isinstance(given, str) else given
 
     def require_encoder(self) -> None:
         """Refuse an encoder whose vectors would not be comparable with the stored ones; loads no weights."""
@@ -132,7 +146,7 @@ class TreeIndex:
             "coverage": self.snapshot.coverage,
             "languages": dict(languages.most_common()),
             "depth": dict(zip(("min", "median", "max"), depths.tolist(), strict=True)),
-            "bytes": {name: bytes_on_disk(self.db, name) for name in ("documents", "nodes")},
+            "bytes": {name: bytes_on_disk(self.db, name) for name in TABLES},
             "indices": index_freshness(self.documents, "documents") + index_freshness(self.nodes, "nodes"),
             "snapshot": self.snapshot.id,
             "created_at": self.snapshot.created_at,
@@ -145,15 +159,8 @@ class TreeIndex:
 def stored_document(row: dict) -> StoredDocument:
     """One row of `documents` as library types."""
     return StoredDocument(
-        document=Document(
-            id=row["doc_id"],
-            text=row["text"],
-            title=row["title"],
-            language=row["language"],
-            metadata=row["metadata"],
-            source=row["source"],
-        ),
-        spans=np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2),
+        document=document_of(row),
+        spans=spans_of(row),
         tree=tree_of(row),
         n_tokens=row["n_tokens"],
         coverage=row["coverage"],

@@ -28,7 +28,7 @@ FULL_TEXT: dict[str, Any] = {
 #   200,000: 394 / 24  (1.00) / 8.9 (1.00)    32 partitions probed; 8 probed: 11 (0.981) / 5.6 (0.988)
 # IVF_SQ takes a quarter of the space of IVF_FLAT; PQ needed 20 s to build at 10,000, HNSW_SQ 16 s at 50,000.
 VECTOR_INDEX_ROWS = 20_000  # about 30 ms without an index
-VECTOR_INDEX = "IVF_SQ"  # 8 bits a value: let queries probe 32 partitions and refine by 2
+VECTOR_INDEX = "IVF_SQ"  # 8 bits a value; how many partitions a query probes, the retriever says
 ROWS_PER_PARTITION = 4096
 OUTGROWN = 4  # train again when there are this many times the rows that the partitions were made for
 SCALAR_INDEX_ROWS = 10_000

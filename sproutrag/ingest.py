@@ -79,6 +79,8 @@ def _kind_without_name(path: str) -> str:
 
 def _files(source: str) -> Iterator[tuple[str, bool]]:
     """(path, was it named itself) of the files of a source, by name; hidden ones only when named."""
+    if not source:
+        raise SourceError("a source without a name: give a file or a directory, `.` for this one")
     files, inner = filesystem_of(source)
     try:
         if files.isfile(inner):

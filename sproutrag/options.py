@@ -39,6 +39,8 @@ class IndexOptions:
     """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False
     """Also delete documents of the index that the sources no longer hold."""
+    wait: float = 0.0
+    """Seconds to wait for another command that is writing to this index before giving up."""
     json: bool = False
     """Print the report as one JSON object."""
 
@@ -92,11 +94,73 @@ class StatsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VersionsOptions:
+    """List the snapshots of an index that are kept: when each was made, by whom, by what command.
+
+    With --keep, first remove older ones, and the space that only they need; what a live reader reads stays.
+    """
+
+    db: str
+    """Directory or URI of the index."""
+    keep: int | None = None
+    """Keep the newest so many snapshots and clean up behind them."""
+    wait: float = 0.0
+    """With --keep: seconds to wait for another command that is writing to this index."""
+    json: bool = False
+    """Print a JSON list, the newest first; with --keep an object {freed, versions}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackOptions:
+    """Make an older snapshot the current one again, as a new snapshot; later runs build on it."""
+
+    id: Positional[int]
+    """Which snapshot (`sproutrag versions`)."""
+    db: str
+    """Directory or URI of the index."""
+    wait: float = 0.0
+    """Seconds to wait for another command that is writing to this index."""
+    json: bool = False
+    """Print the new snapshot as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Check everything that an index claims: documents, trees, vectors, full text, indices. Reads all of it.
+
+    Exit status 1: problems were found; each says what, where and what to do next.
+    """
+
+    db: str
+    """Directory or URI of the index."""
+    snapshot: int | None = None
+    """Which snapshot; without it, the current one."""
+    json: bool = False
+    """Print one JSON object {ok, snapshot, documents, problems}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOptions:
+    """Delete documents, with proof: how many rows of each table held them before and after."""
+
+    docs: Annotated[Positional[tuple[str, ...]], arg(metavar="DOC...", help_behavior_hint="(one or more)")]
+    """The documents' doc_ids; if one is not in the index, nothing is deleted."""
+    db: str
+    """Directory or URI of the index."""
+    purge: bool = False
+    """Also remove the text from storage: rewrites the tables and indices, removes older snapshots."""
+    wait: float = 0.0
+    """Seconds to wait for other writers, and with --purge for readers of older snapshots."""
+    json: bool = False
+    """Print the proof as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelsOptions:
     """List the encoders that are known by name, or fetch one so that later runs need no network."""
 
     action: Positional[Literal["list", "get"]]
-    """list: names, sizes and where they are; get: make one available here."""
+    """list: names, what they are for and where they are; get: make one available here."""
     name: Positional[str | None] = None
     """For get: which one."""
     json: bool = False
@@ -123,7 +187,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """Measure retrieval against gold evidence: recall, precision and recall x precision per system."""
+    """Measure retrieval against gold evidence: recall x precision of each system (information efficiency)."""
 
     data: tuple[str, ...]
     """Directories with corpus.jsonl and queries.jsonl."""

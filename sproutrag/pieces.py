@@ -135,21 +135,24 @@ def _read_csv(piece: Piece, delimiter: str = ",") -> Iterator[Document | Rejecte
     """A header line names the fields; quoted fields may hold line breaks, which stay as they are."""
     csv.field_size_limit(MAX_RECORD_BYTES)
     with io.TextIOWrapper(open_file(piece.path), "utf-8-sig", "surrogateescape", newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter)
-        try:
-            names = next(rows, [])
-            if missing := _missing(names, piece):
+        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        names: list[str] = []
+        while True:
+            source = f"{piece.path}:{rows.line_num + 1}"
+            try:
+                row = next(rows, None)
+            except csv.Error as error:  # reading goes on with the line after it
+                yield Rejected(source, f"not CSV: {error}", "check the quotes from this line on")
+                continue
+            if not names and (missing := _missing(row or [], piece)):
                 yield missing
                 return
-            line = rows.line_num + 1
-            for row in rows:
-                if row:
-                    yield _csv_document(names, row, f"{piece.path}:{line}", piece.columns)
-                line = rows.line_num + 1
-        except csv.Error as error:
-            yield Rejected(
-                f"{piece.path}:{rows.line_num}", f"not CSV: {error}", "check the quotes near this line"
-            )
+            if row is None:
+                return
+            if not names:
+                names = row
+            elif row:
+                yield _csv_document(names, row, source, piece.columns)
 
 
 def _csv_document(

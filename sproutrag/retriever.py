@@ -16,6 +16,7 @@ from lance.query import MatchQuery
 
 from sproutrag import lexical
 from sproutrag.documents import LONE_SURROGATE
+from sproutrag.indices import VECTOR_METRIC
 from sproutrag.rerank import CrossEncoder
 from sproutrag.scoring import (
     Matches,
@@ -41,6 +42,7 @@ from sproutrag.search import (
     visible,
 )
 from sproutrag.shelf import OpenDocument, Shelf
+from sproutrag.snapshots import UnverifiedPassage
 from sproutrag.tables import one_of
 from sproutrag.tree import Tree
 
@@ -68,10 +70,6 @@ class Ranking:
     node_scores: np.ndarray
     candidates: np.ndarray
     reranked: bool = False
-
-
-class UnverifiedPassage(Exception):
-    """Text and spans of a passage disagree with the stored document: the index is damaged, index again."""
 
 
 class TreeRetriever:
@@ -182,7 +180,7 @@ class TreeRetriever:
             "column": "vector",
             "q": pa.array(vector),
             "k": max(NODES_BY_VECTOR, 4 * n_documents),
-            "metric": "cosine",
+            "metric": VECTOR_METRIC,
             "nprobes": PROBES,
         }
         scanner = self.index.nodes.scanner(
@@ -243,6 +241,7 @@ class TreeRetriever:
 
     def trace(self, query: str, doc: str) -> tuple[np.ndarray, np.ndarray]:
         """Scores (2n-1,) of one document's nodes, and the nodes that the beam visits, best first."""
+        query = LONE_SURROGATE.sub("\ufffd", query)
         ranking = self.rank(query, mode="hybrid", among=self.allowed(doc, None))
         assert ranking is not None, doc
         return ranking.node_scores, ranking.candidates
@@ -272,16 +271,17 @@ def best_first(nodes: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def passage(ranking: Ranking, node: int, rows: np.ndarray) -> Passage:
-    """The passage of these leaves (rows of the forest), its text checked against the stored document."""
+    """The passage of these leaves (rows of the forest); refused where storage contradicts itself."""
     forest = ranking.forest
     at = int(forest.tree[node])
     document = ranking.documents[at]
     leaves = rows - forest.first_leaf[at]
     spans = merged_spans(document.text, document.spans[leaves])
     text = "".join(document.text[start:stop] for start, stop in spans)
-    if not text.strip():
+    if not document.sound[leaves].all():
         raise UnverifiedPassage(
-            f"{document.doc_id!r}: leaves {leaves.tolist()} have no text at {spans}; index again"
+            f"document {document.doc_id!r}, leaves {leaves.tolist()}: the text at {spans} is not what they "
+            "were indexed with; see `sproutrag verify`, then delete the document and index it again"
         )
     return Passage(
         doc_id=document.doc_id,

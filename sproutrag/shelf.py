@@ -10,11 +10,12 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from sproutrag.documents import Spans
+from sproutrag.documents import Document, Spans
 from sproutrag.lexical import Postings, postings
-from sproutrag.tables import one_of, tree_of
+from sproutrag.tables import lexical_texts, one_of, spans_of, tree_of, vectors_of
 from sproutrag.tree import Tree, progressive_embeddings
 
+LEAF_COLUMNS = ["doc_id", "node", "vector", "text"]
 DOCUMENT_COLUMNS = ["doc_id", "title", "text", "spans", "merges", "affinity"]
 PER_CHARACTER = 4  # bytes a Python string may take
 
@@ -30,6 +31,7 @@ class OpenDocument:
     tree: Tree
     vectors: np.ndarray  # (n, d) of the leaves
     postings: Postings
+    sound: np.ndarray  # (n,) bool: `text` at the span is what the leaf was indexed with
 
     @property
     def nbytes(self) -> int:
@@ -52,9 +54,6 @@ class OpenDocument:
         """(d,) -> (2n-1,): cosine of each progressive embedding, which is linear in the leaf vectors."""
         along = progressive_embeddings((self.vectors @ query)[:, None], self.tree)[:, 0]
         return along / np.maximum(self.node_norms, 1e-12)
-
-    def leaf_texts(self) -> list[str]:
-        return [self.text[start:stop] for start, stop in self.spans.tolist()]
 
 
 class Shelf:
@@ -102,28 +101,47 @@ class Shelf:
         documents, nodes = self.tables
         these = one_of("doc_id", doc_ids)
         rows = documents.to_table(columns=DOCUMENT_COLUMNS, filter=f"{these} AND n_leaves > 0")
-        leaves = nodes.to_table(columns=["doc_id", "node", "vector"], filter=f"{these} AND n_leaves = 1")
-        vectors = leaf_vectors(leaves)
+        leaves = nodes.to_table(columns=LEAF_COLUMNS, filter=f"{these} AND n_leaves = 1")
+        indexed = indexed_leaves(leaves)
         for row in rows.to_pylist():
-            yield self.opened(row, vectors[row["doc_id"]])
+            yield self.opened(row, *indexed[row["doc_id"]])
 
-    def opened(self, row: dict, vectors: np.ndarray) -> OpenDocument:
-        spans = np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2)
+    def opened(self, row: dict, vectors: np.ndarray, texts: list[str]) -> OpenDocument:
+        spans = spans_of(row)
         words = postings(row["title"], [row["text"][start:stop] for start, stop in spans.tolist()])
         document = OpenDocument(
-            row["doc_id"], row["title"] or "", row["text"], spans, tree_of(row), vectors, words
+            doc_id=row["doc_id"],
+            title=row["title"] or "",
+            text=row["text"],
+            spans=spans,
+            tree=tree_of(row),
+            vectors=vectors,
+            postings=words,
+            sound=sound(row, spans, texts),
         )
         if self.regrow is None:
             return document
         return OpenDocument(**{**vars(document), "tree": self.regrow(document)})
 
 
-def leaf_vectors(leaves: pa.Table) -> dict[str, np.ndarray]:
-    """doc_id -> (n, d) in document order."""
-    leaves = leaves.sort_by([("doc_id", "ascending"), ("node", "ascending")]).combine_chunks()
-    column = leaves["vector"].combine_chunks()
-    vectors = column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.empty((0, 0))
+def sound(row: dict, spans: Spans, texts: list[str]) -> np.ndarray:
+    """(n,) bool: does the document's text at each span give what the leaf's row in `nodes` says?
+
+    Two tables, written apart: a span that was damaged in either cannot agree with the other by chance.
+    """
+    document = Document(row["doc_id"], row["text"], row["title"] or "")
+    if len(texts) != len(spans):
+        return np.zeros(len(spans), dtype=bool)
+    return np.fromiter(map(str.__eq__, lexical_texts(document, spans), texts), dtype=bool, count=len(spans))
+
+
+def indexed_leaves(leaves: pa.Table) -> dict[str, tuple[np.ndarray, list[str]]]:
+    """doc_id -> vectors (n, d) and texts of its leaves, in document order."""
+    leaves = leaves.sort_by([("doc_id", "ascending"), ("node", "ascending")])
+    vectors = vectors_of(leaves)
     ids = leaves["doc_id"].to_numpy(zero_copy_only=False)
     starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.empty(0, dtype=int)
     stops = np.append(starts[1:], len(ids))
-    return {ids[start]: vectors[start:stop] for start, stop in zip(starts, stops, strict=True)}
+    texts = leaves["text"].to_pylist()
+    places = zip(starts, stops, strict=True)
+    return {ids[start]: (vectors[start:stop], texts[start:stop]) for start, stop in places}

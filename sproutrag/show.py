@@ -70,7 +70,7 @@ class TreeView:
         return marked
 
 
-def shares(values: np.ndarray) -> np.ndarray:
+def ranks(values: np.ndarray) -> np.ndarray:
     """Rank of each value in 0..1, ties in the middle of their ranks; all equal is 0.5."""
     ordered = np.sort(values)
     middle = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1) / 2
@@ -118,11 +118,11 @@ def entries_below(tree: Tree, top: int, lit: np.ndarray) -> list[Entry]:
 
 def open_to_depth(tree: Tree, lit: np.ndarray, depth: int) -> set[int]:
     """Internal nodes to open so that every line down to `depth` is drawn."""
-    opened, level = set[int](), [tree.root]
+    opened, reached = set[int](), [tree.root]
     for _ in range(depth):
-        level = [node for node in level if node >= tree.n_leaves]
-        opened.update(level)
-        level = [e.node for node in level for e in entries_below(tree, node, lit) if not e.joined]
+        reached = [node for node in reached if node >= tree.n_leaves]
+        opened.update(reached)
+        reached = [e.node for node in reached for e in entries_below(tree, node, lit) if not e.joined]
     return opened
 
 
@@ -189,10 +189,10 @@ class TreeDrawing:
         self.console, self.view, self.tree = console, view, view.tree
         self.lit = view.evidence_leaves()
         self.beam = set(view.beam)
-        self.shade = shares(self.tree.affinity)
+        self.shade = ranks(self.tree.affinity)
         self.scores = scores_of(view)
         self.heat = np.zeros(self.tree.n_nodes)
-        self.heat[np.isfinite(self.scores)] = shares(self.scores[np.isfinite(self.scores)])
+        self.heat[np.isfinite(self.scores)] = ranks(self.scores[np.isfinite(self.scores)])
 
     def columns(self, entry: Entry, opened: bool) -> Text:
         """The numbers left of the guides, in fixed width; leaves drawn in one line have only their count."""
@@ -318,7 +318,7 @@ def page_data(view: TreeView) -> dict[str, object]:
     if not view.n_leaves:
         return data | {key: [] for key in ("affinity", "shade", "merges", "order", "slices", "rows")}
     tree = view.tree
-    for name, numbers in {"affinity": tree.affinity, "shade": shares(tree.affinity)}.items():
+    for name, numbers in {"affinity": tree.affinity, "shade": ranks(tree.affinity)}.items():
         data[name] = [float(f"{number:.6g}") for number in numbers.tolist()]
     arrays = {"merges": tree.merges, "order": tree.order, "slices": tree.slices, "rows": icicle_rows(tree)}
     data |= {name: array.ravel().tolist() for name, array in arrays.items()}

@@ -8,12 +8,14 @@ import json
 import os
 import posixpath
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+TAG = "snapshot-"
 RECORD_FORMAT = 1  # raise it when a field changes its meaning; added fields need no new number
 
 
@@ -26,7 +28,9 @@ class IndexProblem(Exception):
     ├── Unstorable          a document that must not be written (non-finite vectors, the same id twice)
     ├── BrokenIndex         the tables contradict each other
     ├── ConcurrentWriter    somebody else wrote to this index meanwhile
-    └── DocumentNotFound    no document of this id in this snapshot
+    ├── IndexBusy           somebody holds what this command needs, and is named
+    ├── DocumentNotFound    no document of this id in this snapshot
+    └── UnverifiedPassage   a stored span does not hold the text that its leaf was indexed with
     """
 
 
@@ -47,6 +51,14 @@ class BrokenIndex(IndexProblem):
 
 
 class ConcurrentWriter(IndexProblem):
+    pass
+
+
+class IndexBusy(IndexProblem):
+    pass
+
+
+class UnverifiedPassage(IndexProblem):
     pass
 
 
@@ -72,6 +84,8 @@ class Snapshot:
     run_id: str = ""
     created_at: str = ""  # ISO 8601, UTC
     sources: tuple[str, ...] = ()
+    by: str = ""  # user@host
+    command: str = ""  # what made it, in words; "" for a run that did not say
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -93,9 +107,14 @@ def refuse_mixture(db: str, fingerprints: Iterable[str]) -> None:
 
 def list_snapshots(db: str) -> list[int]:
     """Ids on disk, ascending; empty where there is no index."""
-    files, root = fsspec.url_to_fs(f"{db.rstrip('/')}/snapshots")
+    return list_numbered(*fsspec.url_to_fs(f"{db.rstrip('/')}/snapshots"))
+
+
+def list_numbered(files: AbstractFileSystem, folder: str) -> list[int]:
+    """Numbers of the files 000001.json, 000002.json, ... that lie there, ascending."""
     files.invalidate_cache()
-    names = [posixpath.basename(path) for path in files.ls(root, detail=False)] if files.isdir(root) else []
+    paths = files.ls(folder, detail=False) if files.isdir(folder) else []
+    names = map(posixpath.basename, paths)
     return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
 
 
@@ -135,6 +154,11 @@ def write_snapshot(db: str, snapshot: Snapshot) -> None:
         ) from None
 
 
+def remove_snapshot(db: str, id: int) -> None:
+    files, path = fsspec.url_to_fs(snapshot_path(db, id))
+    files.rm_file(path)
+
+
 def link_file(path: str, content: bytes) -> None:
     """Write beside, sync, then link: unlike a rename, a link never replaces an existing file."""
     folder = os.path.dirname(path)
@@ -162,3 +186,17 @@ def sync_folder(folder: str) -> None:
 
 def snapshot_path(db: str, id: int) -> str:
     return f"{db.rstrip('/')}/snapshots/{id:06d}.json"
+
+
+def tag_of(id: int) -> str:
+    """Name of the Lance tags that keep a snapshot's versions from the clean-up of other tools."""
+    return f"{TAG}{id:06d}"
+
+
+def is_tag(name: str) -> bool:
+    return name.startswith(TAG)
+
+
+def name_some(ids: Sequence[str], limit: int = 5) -> str:
+    more = f" and {len(ids) - limit} more" if len(ids) > limit else ""
+    return ", ".join(repr(id) for id in ids[:limit]) + more

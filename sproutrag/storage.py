@@ -6,11 +6,14 @@ holds beyond it is half a run, and the next commit takes it back. Readers follow
 """
 
 import datetime as dt
+import getpass
 import json
+import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
+from typing import TYPE_CHECKING
 
 import lance
 import numpy as np
@@ -20,26 +23,35 @@ from lance.commit import CommitConflictError
 from lance.fragment import write_fragments as write_lance_fragments
 
 from sproutrag.snapshots import (
-    BrokenIndex,
     ConcurrentWriter,
     Snapshot,
     Unstorable,
     current_snapshot,
+    name_some,
     refuse_mixture,
+    tag_of,
     write_snapshot,
 )
 from sproutrag.tables import (
+    TABLES,
+    document_rows,
     ensure_table,
+    filters,
     history,
-    one_of,
+    node_rows,
     open_table,
     table_exists,
     table_uri,
     tables_exist,
+    tag_version,
+    vectors_of,
 )
+from sproutrag.tree import build_tree
+from sproutrag.verification import require_sound
 
-IDS_PER_FILTER = 1000  # doc_ids in one IN (...): a 10k list still parses, but time per id grows beyond this
-REBUILD = "nothing was published; readers stay on the last snapshot; index into a new --db"
+if TYPE_CHECKING:
+    from sproutrag.encoder import EncodedDocument
+
 COUNTS = ("documents", "nodes", "leaves", "tokens")
 COMMIT_ATTEMPTS = 5  # a compaction may win the race for a fragment; then the deletions are looked up again
 RUN_LOOKBACK = 100  # versions searched for a run that already committed, about 1 ms each
@@ -58,6 +70,13 @@ class Written:
     fingerprint: str
     dimension: int
     counts: dict[str, int]  # documents, nodes, leaves, tokens
+
+
+def write_documents(db: str, encoded: Sequence["EncodedDocument"], *, fingerprint: str) -> Written:
+    """Build the documents' trees and write both as fragments that nobody sees before the commit."""
+    trees = [build_tree(one.affinity) for one in encoded]
+    rows = document_rows(encoded, trees, fingerprint=fingerprint)
+    return write_fragments(db, rows, node_rows(encoded, trees))
 
 
 def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
@@ -94,8 +113,7 @@ def write_files(db: str, name: str, rows: pa.Table) -> list[str]:
 
 def refuse_bad_vectors(nodes: pa.Table) -> None:
     """A NaN compares as nothing and would win or vanish at random in a search: it must not get in."""
-    vectors = nodes["vector"].combine_chunks()
-    finite = np.isfinite(vectors.flatten().to_numpy()).reshape(len(vectors), -1).all(axis=1)
+    finite = np.isfinite(vectors_of(nodes)).all(axis=1)
     if not finite.all():
         ids = nodes["doc_id"].filter(pa.array(~finite)).unique().to_pylist()
         raise Unstorable(
@@ -114,12 +132,13 @@ def commit(
     remove: Sequence[str] = (),
     sources: Sequence[str] = (),
     encoder: str = "",
+    command: str = "",
 ) -> Snapshot:
     """Make what was written the new head of both tables, replacing these documents whole; `remove` deletes.
 
     One transaction per table. Repeating it with the same run_id changes nothing, and so does an empty run.
     Returns the head, not yet published. `sources` and `encoder` (a name or an absolute directory, for readers
-    to load the same one) are noted in it.
+    to load the same one) are noted in it, and `command`, what its user asked for.
     """
     added = list(chain.from_iterable(w.doc_ids for w in written))
     if twice := [id for id, times in Counter(added).items() if times > 1]:
@@ -137,7 +156,13 @@ def commit(
         nodes_version = replace_rows(db, "nodes", nodes, outgoing, {"run_id": run_id})
         belongs = {"run_id": run_id, "nodes_version": str(nodes_version)}
         replace_rows(db, "documents", documents, outgoing, belongs)
-    return replace(head(db), run_id=run_id, sources=tuple(sources), encoder=encoder or encoder_of(db))
+    return replace(
+        head(db),
+        run_id=run_id,
+        sources=tuple(sources),
+        encoder=encoder or encoder_of(db),
+        command=command,
+    )
 
 
 def replace_rows(
@@ -175,8 +200,7 @@ def replace_rows(
 def delete_documents(table: lance.LanceDataset, doc_ids: Sequence[str]) -> tuple[list[int], list]:
     """Prepare the deletion: fragments that end up empty (ids) and fragments with new deletion vectors."""
     offsets = defaultdict(list)
-    for start in range(0, len(doc_ids), IDS_PER_FILTER):
-        condition = one_of("doc_id", doc_ids[start : start + IDS_PER_FILTER])
+    for condition in filters("doc_id", doc_ids):
         for batch in table.scanner(columns=[], filter=condition, with_row_address=True).to_batches():
             addresses = batch["_rowaddr"].to_numpy().astype(np.uint64)
             for fragment_id in np.unique(addresses >> 32).tolist():
@@ -273,13 +297,13 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
         return latest
     if current and current.versions == latest.versions:
         return current
-    for name, version in zip(("documents", "nodes"), snapshot.versions, strict=True):
+    for name, version in zip(TABLES, snapshot.versions, strict=True):
         if others := commits_since(open_table(db, name), version):
             raise ConcurrentWriter(
                 f"run {others[0][1]['run_id']} committed to {db} after run {snapshot.run_id}: "
                 "let it finish, then run again"
             )
-    check_tables(db, latest)
+    require_sound(db, latest)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     published = replace(
         snapshot,
@@ -287,32 +311,9 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
         documents_version=latest.documents_version,
         nodes_version=latest.nodes_version,
         created_at=now,
+        by=f"{getpass.getuser()}@{socket.gethostname()}",
     )
+    for name, version in zip(TABLES, published.versions, strict=True):
+        tag_version(open_table(db, name), tag_of(published.id), version)
     write_snapshot(db, published)
     return published
-
-
-def check_tables(db: str, snapshot: Snapshot) -> None:
-    """The laws between the tables: unique documents, one tree for each, 2n-1 nodes for n leaves."""
-    counts = snapshot.counts
-    if counts["nodes"] != 2 * counts["leaves"] - counts["documents"]:
-        raise BrokenIndex(
-            f"{db} holds {counts['nodes']} nodes for {counts['leaves']} leaves "
-            f"of {counts['documents']} documents: {REBUILD}"
-        )
-    documents = open_table(db, "documents", snapshot.documents_version).to_table(columns=["doc_id"])["doc_id"]
-    nodes = open_table(db, "nodes", snapshot.nodes_version)
-    first = nodes.to_table(columns=["doc_id"], filter="node = 0")["doc_id"]
-    if (unique := pc.count_distinct(documents).as_py()) != len(documents):
-        raise BrokenIndex(f"{db} holds {len(documents)} documents under {unique} ids: {REBUILD}")
-    strangers = pc.filter(first, pc.invert(pc.is_in(first, value_set=documents.combine_chunks())))
-    if len(first) != len(documents) or len(strangers):
-        raise BrokenIndex(
-            f"{db} holds {len(documents)} documents but trees of {len(first)}, "
-            f"{len(strangers)} of them unknown: {REBUILD}"
-        )
-
-
-def name_some(ids: Sequence[str], limit: int = 5) -> str:
-    more = f" and {len(ids) - limit} more" if len(ids) > limit else ""
-    return ", ".join(repr(id) for id in ids[:limit]) + more

@@ -12,7 +12,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from sproutrag.documents import Document, Spans, content_hash, coverage, row_context
+from sproutrag.documents import LONE_SURROGATE, Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
 from sproutrag.snapshots import NoIndex
 from sproutrag.tree import Tree, progressive_embeddings
@@ -20,7 +20,9 @@ from sproutrag.tree import Tree, progressive_embeddings
 if TYPE_CHECKING:
     from sproutrag.encoder import EncodedDocument
 
+TABLES = ("documents", "nodes")
 INTS = pa.list_(pa.int32())
+IDS_PER_FILTER = 1000  # in one IN (...): a 10k list still parses, but time per id grows beyond this
 
 DOCUMENTS = pa.schema(
     [
@@ -134,9 +136,32 @@ def list_column(arrays: Sequence[np.ndarray], type: pa.DataType) -> pa.ListArray
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values).cast(type))
 
 
+def document_of(row: dict) -> Document:
+    """The document in one row of `documents`."""
+    return Document(
+        id=row["doc_id"],
+        text=row["text"],
+        title=row["title"],
+        language=row["language"],
+        metadata=row["metadata"],
+        source=row["source"],
+    )
+
+
 def tree_of(row: dict) -> Tree:
     """The tree in one row of `documents`, its lists as NumPy arrays."""
     return Tree.from_merges(row["merges"], row["affinity"])
+
+
+def spans_of(row: dict) -> Spans:
+    """The leaves' spans in one row of `documents`."""
+    return np.asarray(row["spans"], dtype=np.int32).reshape(-1, 2)
+
+
+def vectors_of(nodes: pa.Table) -> np.ndarray:
+    """(rows, d) float32: the vectors of these rows of `nodes`, none of them null; copies at most once."""
+    column = nodes["vector"].combine_chunks()
+    return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
 
 
 # --- on disk
@@ -157,15 +182,13 @@ def table_exists(db: str, name: str) -> bool:
         if "not found" in str(missing).lower():
             return False
         if "not a directory" in str(missing).lower():
-            raise NoIndex(
-                f"{db} is a file: give the directory of an index, or a new one"
-            ) from missing
+            raise NoIndex(f"{db} is a file: give the directory of an index, or a new one") from missing
         raise
     return True
 
 
 def tables_exist(db: str) -> bool:
-    return table_exists(db, "documents") and table_exists(db, "nodes")
+    return all(table_exists(db, name) for name in TABLES)
 
 
 def ensure_table(db: str, name: str, schema: pa.Schema) -> None:
@@ -183,8 +206,35 @@ def one_of(column: str, values: Iterable[str]) -> str:
     """Filter `column IN (values)`; the only place where a string becomes part of a Lance filter.
 
     A quote is doubled; nothing else has a meaning inside a single-quoted literal there, backslash included.
+    Lone surrogates are replaced as they were in what is stored.
     """
-    return f"{column} IN (" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + ")"
+    literals = ("'" + LONE_SURROGATE.sub("\ufffd", value).replace("'", "''") + "'" for value in values)
+    return f"{column} IN (" + ", ".join(literals) + ")"
+
+
+def filters(column: str, values: Sequence[str]) -> Iterator[str]:
+    """Filters that match these values together and are short enough to be parsed fast."""
+    for start in range(0, len(values), IDS_PER_FILTER):
+        yield one_of(column, values[start : start + IDS_PER_FILTER])
+
+
+def tag_version(table: lance.LanceDataset, tag: str, version: int) -> None:
+    """Point a tag at this version, wherever a run that died may have pointed it."""
+    if tag in table.tags.list():
+        table.tags.update(tag, version)
+    else:
+        table.tags.create(tag, version)
+
+
+def restore(db: str, name: str, version: int, properties: dict[str, str]) -> int:
+    """Make an older version the head again, as a commit that carries properties. Returns the new version."""
+    table = open_table(db, name)
+    transaction = lance.Transaction(
+        read_version=table.version,
+        operation=lance.LanceOperation.Restore(version=version),
+        transaction_properties=properties,
+    )
+    return lance.LanceDataset.commit(table, transaction).version
 
 
 def history(table: lance.LanceDataset) -> Iterator[tuple[int, dict[str, str]]]:

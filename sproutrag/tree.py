@@ -55,10 +55,9 @@ class Tree:
         """(2n-1,) int32: edges from the root to each node."""
         depths = [0] * self.n_nodes
         n = self.n_leaves
-        pairs = self.merges.tolist()
+        left, right = columns(self.merges)
         for k in range(n - 2, -1, -1):
-            left, right = pairs[k]
-            depths[left] = depths[right] = depths[n + k] + 1
+            depths[left[k]] = depths[right[k]] = depths[n + k] + 1
         return np.asarray(depths, dtype=np.int32)
 
     @property
@@ -75,16 +74,22 @@ class Tree:
 def slices_of(merges: np.ndarray) -> np.ndarray:
     """(n-1, 2) merges -> (2n-1, 2) slices of the leaf order, first child before second."""
     n = len(merges) + 1
-    pairs = merges.tolist()
+    left, right = columns(merges)
     size = [1] * n
-    for left, right in pairs:
-        size.append(size[left] + size[right])
+    for first, second in zip(left, right, strict=True):
+        size.append(size[first] + size[second])
     start = [0] * (2 * n - 1)
     for k in range(n - 2, -1, -1):
-        left, right = pairs[k]
-        start[left] = start[n + k]
-        start[right] = start[n + k] + size[left]
+        start[left[k]] = start[n + k]
+        start[right[k]] = start[n + k] + size[left[k]]
     return np.column_stack([start, np.add(start, size)]).astype(np.int32)
+
+
+def columns(pairs: np.ndarray) -> tuple[list[int], list[int]]:
+    """(m, 2) as two flat lists. One list per pair would make the garbage collector walk all of them, again
+    and again: at 25,000 leaves that cost more than the work itself.
+    """
+    return pairs[:, 0].tolist(), pairs[:, 1].tolist()
 
 
 def build_tree(affinity: csr_array) -> Tree:
@@ -100,7 +105,7 @@ def build_tree(affinity: csr_array) -> Tree:
     merges = np.empty((n - 1, 2), dtype=np.int32)
     parent = list(range(n))  # union-find over leaves; the representative is the first leaf of its node
     node = list(range(n))
-    for k, (i, j) in enumerate(edges.tolist()):
+    for k, (i, j) in enumerate(zip(*columns(edges), strict=True)):
         first, second = sorted((find(parent, i), find(parent, j)))
         merges[k] = node[first], node[second]
         parent[second] = first
@@ -124,14 +129,14 @@ def strongest_edges(affinity: csr_array) -> tuple[np.ndarray, np.ndarray]:
     n = affinity.shape[0]
     if n == 1:
         return np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.float32)
-    pairs = affinity.tocoo()
+    pairs = affinity.sorted_indices().tocoo()  # row by row: a stable sort leaves ties in document order
     upper = pairs.row < pairs.col
     row, col, weight = pairs.row[upper], pairs.col[upper], pairs.data[upper]
-    ranking = np.lexsort((col, row, -weight))
-    row, col, weight = row[ranking], col[ranking], weight[ranking]
-    ranks = csr_array((np.arange(1, len(row) + 1, dtype=np.float64), (row, col)), shape=(n, n))
-    spanning = minimum_spanning_tree(ranks)
-    chosen = np.sort(spanning.data).astype(np.int64) - 1
+    ranking = np.argsort(-weight, kind="stable")
+    rank = np.empty(len(ranking), dtype=np.float64)
+    rank[ranking] = np.arange(1, len(ranking) + 1)
+    ranks = csr_array((rank, (row, col)), shape=(n, n))
+    chosen = ranking[np.sort(minimum_spanning_tree(ranks).data).astype(np.int64) - 1]
     assert len(chosen) == n - 1, f"affinity has {connected_components(ranks)[0]} parts: windows must overlap"
     return np.column_stack([row[chosen], col[chosen]]), weight[chosen].astype(np.float32)
 
@@ -155,7 +160,7 @@ def merges_by_height(merges: np.ndarray) -> list[np.ndarray]:
     """Rows of `merges`, grouped so that a group needs only earlier groups."""
     n = len(merges) + 1
     height = [0] * n
-    for left, right in merges.tolist():
+    for left, right in zip(*columns(merges), strict=True):
         height.append(max(height[left], height[right]) + 1)
     heights = np.asarray(height[n:], dtype=np.int64)
     by_height = np.argsort(heights, kind="stable")

@@ -10,12 +10,12 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from sproutrag.documents import Document, detect_language, leaf_spans
+from sproutrag.documents import Document, detect_language, leaf_spans, trimmed
 
 LEAVES_PER_CALL = 4096  # strings handed to the tokenizer at once: bounds its memory on huge documents
 # Direction marks and byte-order marks steer rendering, not meaning; models without a normaliser would spend
 # tokens on them (google/sentencepiece#1331). They stay in the text, in spans and in storage.
-INVISIBLE = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 BLANK = "."  # stands for a leaf of which the tokenizer leaves nothing, so that its vector exists
 
 
@@ -102,7 +102,7 @@ class LeafTokenizer:
         return LeafTokens(np.concatenate([np.empty(0, np.int32), *ids]), starts)
 
     def encode_some(self, texts: Sequence[str]) -> list[list[int]]:
-        plain = [text if text.isascii() else INVISIBLE.sub("", text) for text in texts]
+        plain = [text if text.isascii() else DIRECTION_MARKS.sub("", text) for text in texts]
         encodings = self.tokenizer.encode_batch_fast(plain, add_special_tokens=False)
         rows = [encoding.ids for encoding in encodings]
         if not all(rows):
@@ -167,11 +167,8 @@ class LeafTokenizer:
                 cuts.append(start + int(offsets[token, 0]))
         if len(cuts) == 1:  # no token starts inside the leaf: halve it, so that the caller's loop always ends
             cuts.append((start + stop) // 2)
-        return [
-            piece
-            for piece in (trimmed(text, *edge) for edge in zip(cuts, [*cuts[1:], stop], strict=True))
-            if piece
-        ]
+        pieces = [trimmed(text, *edges) for edges in zip(cuts, [*cuts[1:], stop], strict=True)]
+        return [(first, last) for first, last in pieces if first < last]
 
     def query_windows(self, queries: LeafTokens, window: int) -> Windows:
         """Queries as windows of one leaf each, cut where they are longer than a window."""
@@ -265,11 +262,3 @@ def last_between(places: np.ndarray, low: int, high: int) -> int:
 def first_after(places: np.ndarray, low: int, default: int) -> int:
     at = int(np.searchsorted(places, low, side="right"))
     return int(places[at]) if at < len(places) else default
-
-
-def trimmed(text: str, start: int, stop: int) -> tuple[int, int] | None:
-    """The span without the spaces at its ends, None if nothing is left."""
-    piece = text[start:stop]
-    left = start + len(piece) - len(piece.lstrip())
-    right = start + len(piece.rstrip())
-    return (left, right) if left < right else None

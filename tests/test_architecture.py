@@ -114,11 +114,19 @@ def test_every_option_is_read() -> None:
     """An option that nothing reads is a promise that nobody keeps."""
     options = ROOT / "sproutrag" / "options.py"
     classes = [n for n in ast.walk(ast.parse(options.read_text())) if isinstance(n, ast.ClassDef)]
-    fields = {f.target.id for c in classes for f in c.body
+    fields = {(c.name, f.target.id) for c in classes for f in c.body
               if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}  # fmt: skip
-    readers = [ast.parse(path.read_text()) for path in FILES if path != options]
-    read = {n.attr for t in readers for n in ast.walk(t) if isinstance(n, ast.Attribute)}
+    read = {pair for path in FILES if path != options for pair in options_read(ast.parse(path.read_text()))}
     assert not fields - read, f"options that nothing reads: {sorted(fields - read)}"
+
+
+def options_read(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(class, field) of what functions read from a parameter that is annotated with a class of options."""
+    for function in functions_in(tree):
+        kinds = {a.arg: ast.unparse(a.annotation) for a in function.args.args if a.annotation}
+        for n in ast.walk(function):
+            if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id in kinds:
+                yield kinds[n.value.id], n.attr
 
 
 def test_the_file_tree_in_the_readme_is_true() -> None:

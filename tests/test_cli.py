@@ -2,11 +2,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from sproutrag.cli import DONE, FAILED, WRONG_USAGE, is_ours, report_failure, run
+from sproutrag.cli import DONE, FAILED, WRONG_USAGE, is_ours, report_failure, run, terminal
 from sproutrag.snapshots import NoIndex
 from sproutrag.tables import tables_exist
 from sproutrag.where import WhereError
@@ -24,7 +25,22 @@ def sproutrag(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("command", ["index", "search", "show", "stats", "models", "bench", "evaluate"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "index",
+        "search",
+        "show",
+        "stats",
+        "versions",
+        "rollback",
+        "verify",
+        "delete",
+        "models",
+        "bench",
+        "evaluate",
+    ],
+)
 def test_every_command_takes_json_and_explains_its_options(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +75,8 @@ def test_wrong_usage_exits_2(words: list[str]) -> None:
         (["index", "corpus.jsonl", "--db", "x", "--workers", "-1"], "--workers -1"),
         (["search", "query", "--db", "x", "-k", "0"], "-k 0"),
         (["models", "get"], "say which one"),
+        (["versions", "--db", "x", "--keep", "0"], "--keep 0"),
+        (["delete", "--db", "x"], "nothing to delete"),
     ],
 )
 def test_a_senseless_value_is_wrong_usage_and_says_what_to_write(
@@ -93,12 +111,11 @@ def test_a_source_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
     code = "from sproutrag.cli import main; main()"
-    command = f"exec {sys.executable} -c '{code}' models list --json"
-    shell = f"({command}; echo $? >&2) | true"
+    shell = f"{sys.executable} -c '{code}' models list --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stderr) == (DONE, "")
 
 
 def test_models_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,3 +141,38 @@ def test_a_file_given_as_the_index_is_named(tmp_path: Path) -> None:
     file.write_text("not an index")
     with pytest.raises(NoIndex, match=r"notes\.md is a file"):
         tables_exist(str(file))
+
+
+@pytest.mark.parametrize("words", [["index", "docs"], ["search", "query"], ["show", "a"], ["stats"]])
+def test_an_empty_db_is_not_the_root_directory(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--db", ""]) == WRONG_USAGE
+    assert "--db is empty" in capsys.readouterr().err
+
+
+def test_a_terminal_whose_reader_has_gone_raises_what_the_command_line_answers() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone, pytest.raises(BrokenPipeError), redirect_stdout(gone):
+        try:
+            terminal().print("x" * 100_000)
+        finally:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+
+
+def test_output_that_cannot_carry_the_text_is_escaped_and_stays_json() -> None:
+    code = "from sproutrag.cli import print_json; print_json(['é', '🦊', '\\udcff'])"
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+        assert json.loads(done.stdout.decode(encoding)) == ["é", "🦊", "\udcff"]
+
+
+def test_a_closed_standard_output_is_no_failure() -> None:
+    code = "import sys; sys.stdout = None; from sproutrag.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "models", "list"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (DONE, "")

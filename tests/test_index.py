@@ -1,24 +1,21 @@
-"""Real tables and a real encoder: two random layers, 16 dimensions, one token per character."""
+"""Real tables and a real encoder of random weights."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from sproutrag.documents import Document
 from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.snapshots import DocumentNotFound, EncoderMismatch, NoIndex
-from sproutrag.storage import commit, publish, write_fragments
+from sproutrag.storage import commit, publish, write_documents
 from sproutrag.tables import DOCUMENTS as DOCUMENTS_SCHEMA
-from sproutrag.tables import document_rows, ensure_table, node_rows, nodes_schema
+from sproutrag.tables import ensure_table, nodes_schema
 from sproutrag.tree import build_tree
 from sproutrag.where import WhereError
+from tests.tiny_models import tiny_bert
 
 RAIN = "Rain falls. The river rises.\n\nBoats wait in the harbour. Ropes creak."
 REGEN = "Der Regen fällt. Der Fluss steigt. 🌧 Boote warten."
@@ -29,42 +26,14 @@ DOCUMENTS = [
 ]
 
 
-def save_encoder(folder: Path, *, seed: int) -> str:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    vocabulary = {token: i for i, token in enumerate([*special, *map(chr, range(33, 127))])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(folder)
-    torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=128,
-    )
-    BertModel(config).save_pretrained(folder)
-    SentenceEncoder.from_pretrained(str(folder)).save(str(folder))
-    return str(folder)
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_encoder(tmp_path_factory.mktemp("models") / "tiny", seed=1)
+    return tiny_bert(tmp_path_factory.mktemp("models") / "tiny", seed=1)
 
 
 def add(db: str, path: str, documents: list[Document], run_id: str, remove: tuple[str, ...] = ()) -> None:
     encoder = SentenceEncoder.from_pretrained(path)
-    encoded = encoder.encode(documents)
-    trees = [build_tree(e.affinity) for e in encoded]
-    rows = document_rows(encoded, trees, fingerprint=encoder.fingerprint)
-    written = write_fragments(db, rows, node_rows(encoded, trees))
+    written = write_documents(db, encoder.encode(documents), fingerprint=encoder.fingerprint)
     snapshot = commit(db, [written], run_id=run_id, remove=remove, encoder=path)
     build_indices(db)
     publish(db, snapshot)
@@ -126,7 +95,7 @@ def test_a_snapshot_that_is_not_there(db):
 
 
 def test_another_encoder_is_refused_naming_both(db, tmp_path):
-    other = save_encoder(tmp_path / "other", seed=2)
+    other = tiny_bert(tmp_path / "other", seed=2)
     for encoder in (other, SentenceEncoder.from_pretrained(other)):
         with pytest.raises(EncoderMismatch, match=r"built with encoder 'tiny@\w+' but 'other@\w+' was given"):
             TreeIndex.open(db, encoder=encoder)
@@ -139,10 +108,10 @@ def test_the_same_encoder_is_accepted_by_name_or_loaded(db, tiny):
 
 
 def test_an_encoder_that_changed_on_disk_is_refused_when_a_query_needs_it(tmp_path):
-    path = save_encoder(tmp_path / "changing", seed=3)
+    path = tiny_bert(tmp_path / "changing", seed=3)
     db = str(tmp_path / "db")
     add(db, path, DOCUMENTS, "1")
-    save_encoder(tmp_path / "changing", seed=4)
+    tiny_bert(tmp_path / "changing", seed=4)
     index = TreeIndex.open(db)
     assert index.document("it's").document == DOCUMENTS[2]
     with pytest.raises(EncoderMismatch, match="changing@"):
@@ -181,3 +150,12 @@ def test_filters_on_metadata_are_read_once(db):
     assert index.matching_documents("year > 2020") == {"b/readme.md"}
     assert index.matching_documents("year > 2020") is index.matching_documents("year > 2020")
     assert index.matching_documents("year IS NULL OR language = 'de'") == {"b/readme.md", "it's"}
+
+
+def test_an_id_or_a_query_in_broken_bytes_is_answered(db):
+    index = TreeIndex.open(db)
+    with pytest.raises(DocumentNotFound):
+        index.search("rain", doc="\udcff")
+    known = index.documents.to_table(columns=["doc_id"])["doc_id"][0].as_py()
+    scores, _ = index.retriever.trace("rain \udcff", known)
+    assert np.isfinite(scores).all()

@@ -390,3 +390,27 @@ def test_reading_streams(tmp_path):
     write_lines(tmp_path / "d.jsonl", *[{"doc_id": i, "text": "T."} for i in range(1000)])
     rows = read_piece(Piece(str(tmp_path / "d.jsonl"), "jsonl"))
     assert next(rows).id == "0"
+
+
+def test_an_unclosed_quote_does_not_swallow_rows_in_silence(tmp_path):
+    (tmp_path / "a.csv").write_text('doc_id,text\na,"shut" not\nb,Fine.\nc,"open\nd,Gone.\n')
+    bad, fine, swallowed = read(tmp_path)
+    assert "not CSV" in bad.reason and bad.source.endswith("a.csv:2")
+    assert fine.text == "Fine."
+    assert "not CSV" in swallowed.reason and swallowed.source.endswith("a.csv:4")
+
+
+def test_a_header_that_is_not_csv_is_set_aside(tmp_path):
+    (tmp_path / "a.csv").write_text('doc_id,"te"xt\nx,y\n')
+    assert [row.reason.split(":")[0] for row in read(tmp_path)] == [
+        "not CSV",
+        "no column doc_id and text; columns are 'x', 'y'",
+    ]
+
+
+@pytest.mark.parametrize("source", ["", "s3:///", "nonsense://x"])
+def test_a_source_that_names_nothing_is_refused(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("A file that an empty source would find below the root.")
+    with pytest.raises(SourceError):
+        list_pieces([source])

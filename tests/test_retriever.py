@@ -1,8 +1,9 @@
 """Whole searches over real tables with a real encoder of random weights: what they find is told by words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from transformers import BertConfig, BertForSequenceClassification
 
 from sproutrag.baselines import CONTROLS, FlatLeaves, leaves_of
 from sproutrag.calibration import calibrate
@@ -12,13 +13,13 @@ from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.rerank import CrossEncoder
-from sproutrag.retriever import TreeRetriever, UnverifiedPassage, fuse_ranks, passage
+from sproutrag.retriever import TreeRetriever, fuse_ranks
 from sproutrag.scoring import Weights
-from sproutrag.snapshots import DocumentNotFound
-from sproutrag.storage import commit, publish, write_fragments
+from sproutrag.snapshots import DocumentNotFound, UnverifiedPassage, write_snapshot
+from sproutrag.storage import commit, publish, write_documents, write_fragments
 from sproutrag.tables import document_rows, node_rows
 from sproutrag.tree import build_tree
-from tests.tiny_models import tiny_bert, wordpiece
+from tests.tiny_models import tiny_bert, tiny_cross_encoder
 
 SENTENCES = {
     "lease": "The tenant pays the rent on the first day. The owner repairs the roof.\n\nDogs are allowed in "
@@ -37,10 +38,8 @@ DOCUMENTS = [
 
 
 def indexed(db: str, encoder: SentenceEncoder, documents: list[Document]) -> TreeIndex:
-    encoded = encoder.encode(documents)
-    trees = [build_tree(e.affinity) for e in encoded]
-    rows = document_rows(encoded, trees, fingerprint=encoder.fingerprint)
-    head = commit(db, [write_fragments(db, rows, node_rows(encoded, trees))], run_id="1")
+    written = write_documents(db, encoder.encode(documents), fingerprint=encoder.fingerprint)
+    head = commit(db, [written], run_id="1")
     build_indices(db)
     publish(db, head)
     return TreeIndex.open(db, encoder=encoder)
@@ -166,16 +165,24 @@ def test_an_unknown_mode_is_refused(retriever) -> None:
         retriever.search("roof", mode="magic")
 
 
-def test_passages_are_verified_against_the_document(retriever) -> None:
-    ranking = retriever.rank("roof", mode="hybrid", among=None)
-    spans = ranking.documents[0].spans
-    damaged = spans.copy()
-    spans[:] = 0
-    try:
-        with pytest.raises(UnverifiedPassage, match="index again"):
-            passage(ranking, 0, np.array([0]))
-    finally:
-        spans[:] = damaged
+@pytest.mark.parametrize("damage", ["shifted spans", "other text"])
+def test_a_passage_that_storage_contradicts_is_not_returned(tmp_path, encoder, damage: str) -> None:
+    """The two tables are written from encodings that differ, as a faulty disk or writer would leave them."""
+    (whole,) = encoder.encode([Document("lease", SENTENCES["lease"], "Title of the lease")])
+    if damage == "shifted spans":
+        broken = replace(whole, spans=np.minimum(whole.spans + 3, len(whole.document.text)))
+    else:
+        broken = replace(
+            whole, document=replace(whole.document, text=whole.document.text.replace("roof", "wall"))
+        )
+    trees = [build_tree(whole.affinity)]
+    rows = document_rows([broken], trees, fingerprint=encoder.fingerprint)
+    written = write_fragments(str(tmp_path), rows, node_rows([whole], trees))
+    head = commit(str(tmp_path), [written], run_id="1")
+    build_indices(str(tmp_path))
+    write_snapshot(str(tmp_path), replace(head, id=1))  # past the checks of `publish`
+    with pytest.raises(UnverifiedPassage, match=r"'lease', leaves .* delete the document and index it again"):
+        TreeIndex.open(str(tmp_path), encoder=encoder).search("Who repairs the roof?", k=5)
 
 
 def test_rank_fusion_keeps_who_is_nowhere_worse_in_front() -> None:
@@ -185,19 +192,7 @@ def test_rank_fusion_keeps_who_is_nowhere_worse_in_front() -> None:
 
 
 def test_a_cross_encoder_reorders_and_says_so(index, retriever, tmp_path) -> None:
-    tokenizer = wordpiece()
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        num_labels=1,
-    )
-    BertForSequenceClassification(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    reranker = CrossEncoder(str(tmp_path), device="cpu")
+    reranker = CrossEncoder(tiny_cross_encoder(tmp_path), device="cpu")
     found = TreeRetriever(index, reranker=reranker).search("Who repairs the roof?", k=4)
     assert found and all(p.reranked for p in found)
     assert [p.score for p in found] == pytest.approx(

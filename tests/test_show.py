@@ -25,8 +25,8 @@ from sproutrag.show import (
     leaf_ranges,
     open_to_depth,
     page_data,
+    ranks,
     script_json,
-    shares,
     walk,
     write_page,
 )
@@ -191,10 +191,10 @@ def test_documents_without_a_tree_are_named_as_such() -> None:
     assert "Sentence number 0." in drawn(numbered(random_tree(1, 0)))
 
 
-def test_leaf_ranges_and_shares() -> None:
+def test_leaf_ranges_and_ranks() -> None:
     assert leaf_ranges(np.array([0, 1, 2, 5, 7, 8])) == "0–2, 5, 7–8"
-    np.testing.assert_allclose(shares(np.array([3.0, 1.0, 2.0, 1.0])), [1, 1 / 6, 2 / 3, 1 / 6])
-    np.testing.assert_allclose(shares(np.array([2.0])), [0.5])
+    np.testing.assert_allclose(ranks(np.array([3.0, 1.0, 2.0, 1.0])), [1, 1 / 6, 2 / 3, 1 / 6])
+    np.testing.assert_allclose(ranks(np.array([2.0])), [0.5])
 
 
 @given(trees)

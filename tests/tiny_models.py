@@ -9,6 +9,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     BertConfig,
+    BertForSequenceClassification,
     BertModel,
     ModernBertConfig,
     ModernBertModel,
@@ -44,6 +45,21 @@ def tiny_bert(path: Path | str, *, n_layers: int = 2, window: int = 128, seed: i
         pad_token_id=tokenizer.pad_token_id,
     )
     return save(path, BertModel, config, tokenizer, seed)
+
+
+def tiny_cross_encoder(path: Path | str, *, window: int = 64, seed: int = 0) -> str:
+    """One BERT layer that scores a pair of texts with one number."""
+    tokenizer = wordpiece()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=window,
+        num_labels=1,
+    )
+    return save(path, BertForSequenceClassification, config, tokenizer, seed)
 
 
 def tiny_modernbert(path: Path | str, *, window: int = 256, seed: int = 0) -> str:

@@ -6,23 +6,18 @@ from pathlib import Path
 import pytest
 
 from pipelines.actors import IndexDocuments
+from pipelines.benchmark import read_documents
 from sproutrag.documents import Document
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
-from sproutrag.ingest import list_pieces, read_piece
 from sproutrag.models import find_encoder
 from sproutrag.search import Passage
 from sproutrag.storage import commit, publish
+from sproutrag.verification import verify
 from tests.tiny_models import tiny_qwen3
 
 ROOT = Path(__file__).parent.parent.parent
 QUESTIONS = ROOT / "tests" / "data" / "questions.jsonl"
-
-
-def read_documents(source: str) -> list[Document]:
-    return [
-        item for piece in list_pieces([source]) for item in read_piece(piece) if isinstance(item, Document)
-    ]
 
 
 def build(db: str, encoder: str, documents: list[Document]) -> TreeIndex:
@@ -64,6 +59,11 @@ def test_the_sample_corpus_answers_its_questions(sample: TreeIndex) -> None:
         documents += any(passage.doc_id == evidence["doc_id"] for passage, evidence in pairs)
         leaves += any(overlaps(passage, evidence) for passage, evidence in pairs)
     assert documents >= 33 and leaves >= 20, f"{documents} and {leaves}"
+
+
+def test_an_index_whose_languages_were_detected_is_sound(sample: TreeIndex) -> None:
+    found = verify(sample.db)
+    assert found.ok, found.problems[:3]
 
 
 def overlaps(passage: Passage, evidence: dict) -> bool:
