@@ -11,7 +11,7 @@ import mammoth
 from lxml import etree
 
 from sproutrag.markup import body_of, parse, text_of
-from sproutrag.pages import PAGE_STARTS, Extracted, join_pages
+from sproutrag.pages import SECTION_STARTS, Extracted, join_pages
 from sproutrag.records import Unreadable, decode, heading_of
 
 MAX_ENTRIES = 20_000
@@ -98,7 +98,7 @@ def _xml(body: bytes) -> Any:
 
 
 def extract_epub(archive: zipfile.ZipFile) -> Extracted:
-    """The sections of the spine in reading order; `page_starts` counts them."""
+    """The sections of the spine in reading order; `section_starts` counts them."""
     package = _package(archive)
     pages: list[str] = []
     unread: dict[int, str] = {}
@@ -112,9 +112,9 @@ def extract_epub(archive: zipfile.ZipFile) -> Extracted:
     text, starts = join_pages(pages, separator="\n\n")
     if not text:
         raise Unreadable(next(iter(unread.values()), "no text in this book"), RESAVE)
-    metadata: dict[str, object] = {"format": "epub", PAGE_STARTS: starts}
+    metadata: dict[str, object] = {"format": "epub", SECTION_STARTS: starts}
     title = _property(archive, package, "title")
-    return Extracted(text, title, metadata | ({"unread_pages": [*unread]} if unread else {}), unread)
+    return Extracted(text, title, metadata | ({"unread_sections": [*unread]} if unread else {}), unread)
 
 
 def _package(archive: zipfile.ZipFile) -> str:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sproutrag.documents import LONE_SURROGATE, Document, Spans
+from sproutrag.documents import LONE_SURROGATE, Spans
 
-PAGE_STARTS = "page_starts"  # metadata key: offset of each page (PDF) or section (EPUB), ascending from 0
+PAGE_STARTS = "page_starts"  # metadata key: offset of each page of a PDF, ascending from 0
+SECTION_STARTS = "section_starts"  # the same of an EPUB's sections, which are not the pages of any print
+NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +35,34 @@ def join_pages(pages: Sequence[str], *, separator: str) -> tuple[str, list[int]]
     return text, starts
 
 
-def page_starts(document: Document) -> np.ndarray:
-    """(pages,) int64 offsets; empty where the format has no pages."""
-    if PAGE_STARTS not in document.metadata:
-        return np.empty(0, dtype=np.int64)
-    found = json.loads(document.metadata).get(PAGE_STARTS)
+def page_starts(metadata: str, key: str = PAGE_STARTS) -> np.ndarray:
+    """(pages,) int64 offsets; empty where the format has none."""
+    if key not in metadata:
+        return NONE
+    found = json.loads(metadata).get(key)
     whole = type(found) is list and all(type(start) is int for start in found) and found == sorted(found)
     return np.array(found if whole else [], dtype=np.int64)
 
 
-def pages_of(document: Document, spans: Spans) -> list[int]:
-    """1-based numbers of the pages that the spans touch, ascending; [] where the format has no pages."""
-    starts = page_starts(document)
+def pages_of(starts: np.ndarray, spans: Spans | Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """1-based numbers of the pages that hold a character of the spans, ascending; () without pages."""
     if not len(starts):
-        return []
-    edges = np.asarray(spans, dtype=np.int64).reshape(-1, 2) - [0, 1]
-    pages = np.searchsorted(starts, edges, side="right")
-    return sorted({page for first, last in pages.tolist() for page in range(max(first, 1), last + 1)})
+        return ()
+    holds_text = np.append(np.diff(starts) > 0, True)
+    edges = np.searchsorted(starts, np.reshape(spans, (-1, 2)) - [0, 1], side="right")
+    pages = {page for first, last in edges.tolist() for page in range(max(first, 1), last + 1)}
+    return tuple(sorted(page for page in pages if holds_text[page - 1]))
+
+
+def places(metadata: str, spans: Spans) -> tuple[str, ...]:
+    """Where each span is, as `cite` says it; () where the format has no such places."""
+    pages, sections = page_starts(metadata), page_starts(metadata, SECTION_STARTS)
+    if not len(pages) + len(sections):
+        return ()
+    return tuple(cite(pages_of(pages, [span]), pages_of(sections, [span])) for span in spans.tolist())
+
+
+def cite(pages: Sequence[int], sections: Sequence[int]) -> str:
+    """`page 3`, `pages 3, 4`, `section 2`; "" without either."""
+    numbers, noun = (pages, "page") if pages else (sections, "section")
+    return f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}" if numbers else ""

@@ -29,6 +29,8 @@ class Passage:
     text: str
     score: float
     reranked: bool = False  # the score is a cross-encoder's
+    pages: tuple[int, ...] = ()  # of a PDF, from 1, as its readers count them
+    sections: tuple[int, ...] = ()  # of an EPUB, from 1 in reading order
 
 
 def visible(text: str) -> str:
