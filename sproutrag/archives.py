@@ -18,6 +18,7 @@ MAX_ENTRIES = 20_000
 MAX_TEXT_BYTES = 64 << 20  # unpacked, without media; a thousand pages of Word have 10 MB
 MEDIA = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".emf", ".wmf", ".webp", ".mp3", ".mp4",
          ".ttf", ".otf", ".woff", ".woff2", ".bin")  # fmt: skip
+MEDIA_RATIO = 50  # an uncompressed drawing may shrink so far
 RESAVE = "open it in the program it is made for and save it again"
 OTHERS = {
     "xl/": ("a spreadsheet (xlsx)", "save the sheets as CSV"),
@@ -57,13 +58,14 @@ def _check(archive: zipfile.ZipFile) -> None:
         raise Unreadable(f"{len(entries)} entries, the limit is {MAX_ENTRIES}", "split the document")
     if any(entry.flag_bits & 1 for entry in entries):
         raise Unreadable("encrypted with a password", "save a copy without one")
-    size = sum(entry.file_size for entry in entries if not entry.filename.lower().endswith(MEDIA))
+    size = sum(entry.file_size for entry in entries if not _is_media(entry))
     if size > MAX_TEXT_BYTES:
         raise Unreadable(f"{size} bytes when unpacked, the limit is {MAX_TEXT_BYTES}", "split the document")
 
 
-def refuse_ole(body: bytes) -> Extracted:
-    raise Unreadable("an Office file of the old format, or encrypted", "save it as docx without a password")
+def _is_media(entry: zipfile.ZipInfo) -> bool:
+    """By its name, and as hard to compress: text under the name of a picture would get past the limit."""
+    return entry.filename.lower().endswith(MEDIA) and entry.file_size < MEDIA_RATIO * entry.compress_size
 
 
 def extract_docx(archive: zipfile.ZipFile, body: bytes) -> Extracted:

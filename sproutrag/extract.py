@@ -3,8 +3,9 @@
 import codecs
 import re
 from collections.abc import Callable
+from functools import partial
 
-from sproutrag.archives import extract_zip, refuse_ole
+from sproutrag.archives import extract_zip
 from sproutrag.markup import main_content, parse, text_of, title_of
 from sproutrag.pages import Extracted
 from sproutrag.pdf import extract_pdf
@@ -27,11 +28,19 @@ READ_AS = {  # labels that name a subset of what such pages hold (WHATWG Encodin
 }
 MAX_PAGE_BYTES = 64 << 20  # its tree takes ten times as much
 WRONG_SHARE = 0.01  # of the characters undecodable: the declaration is wrong
-NAMES = {"html": "HTML", "pdf": "PDF", "docx": "docx", "epub": "EPUB", "zip": "zip archive", "ole": "Office"}
+NAMES = {"html": "HTML", "pdf": "PDF", "docx": "docx", "epub": "EPUB", "zip": "zip archive"}
+REFUSED = {  # their bytes may pass for text
+    "ole": ("an Office file of the old format, or encrypted", "save it as docx without a password"),
+    "rtf": ("an RTF file", "save it as docx"),
+    "postscript": ("a PostScript file", "convert it to PDF (ps2pdf IN OUT)"),
+    "tar": ("a tar archive", "unpack it and index the folder"),
+}
 
 
 def extract(body: bytes, kind: str) -> Extracted:
     """The text of a file. Whatever a parser dies of becomes Unreadable, which says what to do."""
+    if not body:
+        raise Unreadable("the file is empty", "fill it in, or leave it out")
     try:
         return EXTRACTORS[kind](body)
     except Unreadable:
@@ -39,6 +48,10 @@ def extract(body: bytes, kind: str) -> Extracted:
     except Exception as error:  # the boundary: parsers of foreign formats fail in every way there is
         reason = f"cannot be read as {NAMES[kind]}: {type(error).__name__}: {str(error)[:200]}"
         raise Unreadable(reason, "open it in the program it is made for and save it again") from error
+
+
+def _refuse(body: bytes, kind: str) -> Extracted:
+    raise Unreadable(*REFUSED[kind])
 
 
 def extract_html(body: bytes) -> Extracted:
@@ -86,5 +99,5 @@ EXTRACTORS: dict[str, Callable[[bytes], Extracted]] = {
     "docx": extract_zip,
     "epub": extract_zip,
     "zip": extract_zip,
-    "ole": refuse_ole,
+    **{kind: partial(_refuse, kind=kind) for kind in REFUSED},
 }

@@ -27,7 +27,15 @@ FORMATS = {
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 HEAD_BYTES = 64 << 10
 PDF_HEADER_WITHIN = 1_024  # bytes; ISO 32000 readers accept rubbish before it
-MARKS = {b"%PDF-": "pdf", b"PAR1": "parquet", b"PK\x03\x04": "zip", b"\xd0\xcf\x11\xe0": "ole"}
+MARKS = {
+    b"%PDF-": "pdf",
+    b"PAR1": "parquet",
+    b"PK\x03\x04": "zip",
+    b"\xd0\xcf\x11\xe0": "ole",
+    b"{\\rtf": "rtf",
+    b"%!PS": "postscript",
+}
+TAR_MARK = slice(257, 262), b"ustar"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HTML_START = re.compile(
     rb"\s*+(?:<\?xml[^>]*+>\s*+)?+(?:<!--(?:(?!-->).)*+-->\s*+)*+<(?:!doctype\s+html|html[\s>])",
@@ -63,6 +71,9 @@ def kind_of(head: bytes, named: str, columns: Columns) -> str:
 
 def kind_by_mark(head: bytes) -> str:
     """The kind of a file that no text begins like, "" for all others."""
+    place, mark = TAR_MARK
+    if head[place] == mark:
+        return "tar"
     return next((kind for mark, kind in MARKS.items() if head.lstrip().startswith(mark)), "")
 
 

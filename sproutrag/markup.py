@@ -33,6 +33,7 @@ MAIN_SHARE = 0.25  # of the page's characters: with less, <main> is not what the
 CELL_CHARS = 1_000  # a table with a longer cell is layout
 SPACE = re.compile(r"[ \t\r\n\f]+")
 VOID = "area|base|br|col|hr|img|input|link|meta|source|wbr"
+DTD = re.compile(r"<!doctype[^<>\[]{0,500}+\[.{0,20000}?\]\s*+>", re.I | re.S)  # XHTML may declare entities
 EMPTY_TAG = re.compile(rf"<(?!(?:{VOID})\b)([a-zA-Z][\w:.-]*+)([^<>]*+)(?<=/)>")
 
 
@@ -106,6 +107,7 @@ class Writer:
 
 def parse(page: str) -> Any:
     """The tree of a page, however malformed, without comments and what is never seen."""
+    page = DTD.sub("", page, count=1)
     page = EMPTY_TAG.sub(r"<\1\2></\1>", page.replace("\0", ""))  # XHTML's <title/> would swallow the page
     parser = html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     root = html.document_fromstring(page.encode("utf-8", "replace"), parser=parser)

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from sproutrag.documents import Document, Spans
 from sproutrag.lexical import Postings, postings
-from sproutrag.pages import NONE, SECTION_STARTS, page_starts
+from sproutrag.pages import SECTION_STARTS, page_starts
+from sproutrag.search import lexical_text
 from sproutrag.tables import lexical_texts, one_of, spans_of, tree_of, vectors_of
 from sproutrag.tree import Tree, progressive_embeddings
 
@@ -33,8 +34,8 @@ class OpenDocument:
     vectors: np.ndarray  # (n, d) of the leaves
     postings: Postings
     sound: np.ndarray  # (n,) bool: `text` at the span is what the leaf was indexed with
-    page_starts: np.ndarray = NONE  # offsets into `text`
-    section_starts: np.ndarray = NONE
+    page_starts: np.ndarray  # offsets into `text`
+    section_starts: np.ndarray
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +114,7 @@ class Shelf:
 
     def opened(self, row: dict, vectors: np.ndarray, texts: list[str]) -> OpenDocument:
         spans = spans_of(row)
-        words = postings(row["title"], [row["text"][start:stop] for start, stop in spans.tolist()])
+        words = postings(row["title"], [lexical_text(row["text"], *span) for span in spans.tolist()])
         document = OpenDocument(
             doc_id=row["doc_id"],
             title=row["title"] or "",
