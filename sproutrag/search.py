@@ -41,9 +41,9 @@ def visible(text: str) -> str:
 
 
 def lexical_text(text: str, start: int, stop: int) -> str:
-    """What full-text search sees of the leaf text[start:stop] (P019, P020); words cut at a line end also whole.
+    """What full-text search sees of the leaf text[start:stop] (P019, P020).
 
-    Both ways, as `op-/posite` and `well-/known` look alike; the text itself is never altered (P026).
+    A word cut at a line end is there both ways, as `op-/posite` and `well-/known` look alike (P026).
     """
     leaf = text[start:stop]
     whole = [first + second for first, second in CUT_WORD.findall(leaf)] if "\n" in leaf else []

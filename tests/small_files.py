@@ -64,12 +64,18 @@ def zip_of(**parts: str) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in parts.items():
-            archive.writestr(path, text)
+            archive.writestr(path, text, zipfile.ZIP_STORED if path == "mimetype" else None)
     return out.getvalue()
 
 
 def docx_of(body: str) -> bytes:
-    xml = '<Default Extension="xml" ContentType="application/xml"/>'
+    word = "application/vnd.openxmlformats-officedocument.wordprocessingml"
+    kinds = {"document": "document.main", "styles": "styles"}
+    xml = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    xml += "".join(
+        f'<Override PartName="/word/{part}.xml" ContentType="{word}.{kind}+xml"/>'
+        for part, kind in kinds.items()
+    )
     types = f'<Types xmlns="{PACKAGE}/content-types">{xml}</Types>'
     link = f'<Relationship Id="r" Type="{OFFICE}/officeDocument" Target="word/document.xml"/>'
     names = '<w:style w:type="paragraph" w:styleId="H1"><w:name w:val="heading 1"/></w:style>'
@@ -88,11 +94,14 @@ def paragraph(text: str, style: str = "") -> str:
     return f"<w:p>{look}<w:r><w:t>{text}</w:t></w:r></w:p>"
 
 
-def epub_of(*sections: str, encrypted: str = "") -> bytes:
-    items = "".join(f'<item id="s{i}" href="s{i}.xhtml"/>' for i in range(len(sections)))
+def epub_of(*sections: str, title: str = "A Book", encrypted: str = "") -> bytes:
+    items = "".join(
+        f'<item id="s{i}" href="s{i}.xhtml" media-type="application/xhtml+xml"/>'
+        for i in range(len(sections))
+    )
     spine = "".join(f'<itemref idref="s{i}"/>' for i in range(len(sections)))
     files = '<rootfiles><rootfile full-path="OPS/b.opf"/></rootfiles>'
-    title = '<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A Book</dc:title></metadata>'
+    title = f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>'
     parts = {
         "mimetype": "application/epub+zip",
         "META-INF/container.xml": f"<container>{files}</container>",
