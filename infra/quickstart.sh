@@ -13,6 +13,6 @@ search() {
 }
 search "How long does confidentiality last after the agreement ends?"
 search "图书馆每次可以借多少本书？"
-search "What made the second pump lose pressure?"      # from a PDF: the evidence names its pages
+search "When was the main bearing of the pump replaced?"      # from a PDF: the evidence names its pages
 
 echo "==> next: sproutrag search \"your question\" --db $db        sproutrag show DOC --db $db --html tree.html" >&2
