@@ -75,7 +75,7 @@ def read_parcels(batch: pa.Table, *, parcel_size: int) -> Iterator[pa.Table]:
 
 def read_wanted(piece: str, wanted: Sequence[str]) -> Iterator[Document]:
     ids = frozenset(wanted)
-    for item in read_all(Piece(**json.loads(piece))):
+    for item in read_all(Piece.from_json(piece)):
         if isinstance(item, Document) and item.id in ids:
             yield item
 

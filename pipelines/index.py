@@ -25,6 +25,7 @@ from sproutrag.interruption import heed
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions
+from sproutrag.records import Columns
 from sproutrag.snapshots import Snapshot
 from sproutrag.storage import commit, encoder_of, publish, require_fingerprint, stored_hashes
 
@@ -56,7 +57,7 @@ def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
     require_fingerprint(options.db, fingerprint)
     with ray_on_demand() as start_ray:
         with progress.stage("scan"):
-            pieces, skipped = survey(options.sources)
+            pieces, skipped = survey(options.sources, columns=columns_of(options))
             found = scan(pieces, start_ray=start_ray, progress=progress)
             plan = plan_run(found, stored_hashes(options.db), delete_missing=options.delete_missing)
         workers, outcomes = NO_WORKERS, []
@@ -96,6 +97,15 @@ def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
         stages=progress.seconds,
         skipped=skipped,
         seconds=progress.elapsed,
+    )
+
+
+def columns_of(options: IndexOptions) -> Columns:
+    return Columns(
+        text=options.text_column,
+        id=options.id_column,
+        title=options.title_column,
+        metadata=options.metadata_columns,
     )
 
 

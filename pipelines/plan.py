@@ -4,7 +4,6 @@ The scan reads each input once and keeps a few bytes per document, as Arrow tabl
 when they are encoded, from exactly the pieces that hold something new.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -86,7 +85,7 @@ def scan_pieces(pieces: Sequence[Piece], *, start_ray: Callable[[], None]) -> It
 
 def scan_on_ray(pieces: Sequence[Piece], *, first: int) -> Iterator[pa.Table]:
     blocks = [
-        pa.table({"number": [number], "piece": [to_json(pieces[number])]}, schema=PIECE)
+        pa.table({"number": [number], "piece": [pieces[number].to_json()]}, schema=PIECE)
         for number in range(first, len(pieces))
     ]
     found = ray.data.from_arrow(blocks).map_batches(scan_batch, batch_format="pyarrow", num_cpus=0.5)
@@ -96,7 +95,7 @@ def scan_on_ray(pieces: Sequence[Piece], *, first: int) -> Iterator[pa.Table]:
 def scan_batch(batch: pa.Table) -> Iterator[pa.Table]:
     for row in batch.to_pylist():
         yield FOUND.empty_table()
-        yield from scan_piece(row["number"], Piece(**json.loads(row["piece"])))
+        yield from scan_piece(row["number"], Piece.from_json(row["piece"]))
 
 
 def scan_piece(number: int, piece: Piece) -> Iterator[pa.Table]:
@@ -123,10 +122,6 @@ def describe(item: Document | Rejected) -> dict[str, str | int | None]:
         return asdict(item) | {"size": 0}
     size = len(item.text.encode()) + DOCUMENT_OVERHEAD
     return {"doc_id": item.id, "content_hash": content_hash(item), "source": item.source, "size": size}
-
-
-def to_json(piece: Piece) -> str:
-    return json.dumps(asdict(piece))
 
 
 # --- plan
@@ -191,7 +186,7 @@ def reading_list(pieces: Sequence[Piece], wanted: pa.Table, *, size: int) -> lis
         if rows and total + weight > size:
             readings.append(pa.Table.from_pylist(rows, schema=READING))
             rows, total = [], 0
-        rows.append({"piece": to_json(pieces[number]), "wanted": [row["doc_id"] for row in documents]})
+        rows.append({"piece": pieces[number].to_json(), "wanted": [row["doc_id"] for row in documents]})
         total += weight
     return [*readings, pa.Table.from_pylist(rows, schema=READING)] if rows else readings
 

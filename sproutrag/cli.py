@@ -177,9 +177,11 @@ def search(options: SearchOptions) -> int:
 
 
 def print_passages(found: Sequence[Any]) -> None:
-    """Each passage with its document, score and spans; text as stored, never read as markup."""
+    """Each passage with its document, score, spans and pages; text as stored, never read as markup."""
     from rich.padding import Padding
     from rich.text import Text
+
+    from sproutrag.pages import cite
 
     console = terminal()
     if not found:
@@ -190,7 +192,8 @@ def print_passages(found: Sequence[Any]) -> None:
         heading.append(passage.title or passage.doc_id, style="bold cyan")
         heading.append(f"  {passage.score:.3f}", style="green")
         console.print(heading)
-        console.print(Text(f"   {passage.doc_id} [{spans}]", style="dim"))
+        place = cite(passage.pages, passage.sections)
+        console.print(Text(f"   {passage.doc_id} [{spans}] {place}".rstrip(), style="dim"))
         console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
 
 
@@ -212,12 +215,14 @@ def tree_view(options: ShowOptions) -> Any:
     """The document and, with a query, what a search in this document alone returns."""
     from sproutrag.documents import LONE_SURROGATE
     from sproutrag.index import TreeIndex
+    from sproutrag.pages import places
     from sproutrag.show import TreeView
 
     index = TreeIndex.open(options.db)
     stored = index.document(options.doc)
     document = stored.document
-    view = TreeView(document.id, document.title, document.text, stored.spans, stored.tree)
+    where = places(document.metadata, stored.spans)
+    view = TreeView(document.id, document.title, document.text, stored.spans, stored.tree, places=where)
     if not options.query:
         return view
     scores, beam = index.retriever.trace(options.query, document.id)

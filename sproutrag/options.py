@@ -20,12 +20,21 @@ class IndexOptions:
     sources: Annotated[
         Positional[tuple[str, ...]], arg(metavar="SOURCE...", help_behavior_hint="(one or more)")
     ]
-    """Files, directories, globs or URIs (s3://..., gs://...): jsonl, parquet, csv, txt and Markdown."""
+    """Files, directories, globs or URIs (s3://..., gs://...): jsonl (also compressed), parquet, csv, txt,
+    Markdown, HTML, PDF, docx and EPUB. The content decides what a file is, not its name."""
     db: str
     """Directory or URI of the index; created when it does not exist."""
     encoder: str | None = None
     """Name of an encoder (`sproutrag models list`), a model directory, or a name on the Hugging Face hub;
     without it, the one that the index was built with, and all-MiniLM-L6-v2 for a new index."""
+    text_column: str = "text"
+    """Field or column of records (jsonl, parquet, csv) that holds the text."""
+    id_column: str = "doc_id"
+    """The one that holds the document's id, which must be unique in the corpus."""
+    title_column: str = "title"
+    """The one that holds the title."""
+    metadata_columns: tuple[str, ...] = ()
+    """The ones to keep as metadata; without this option, all others."""
     workers: int = 0
     """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False

@@ -11,7 +11,7 @@ from charset_normalizer import from_bytes
 
 from sproutrag.documents import LONE_SURROGATE, Document
 
-FIELDS = ("doc_id", "text", "title", "lang", "language", "metadata")
+OWN_KEYS = ("lang", "language", "metadata")  # read by these names whatever the columns are called
 JSON_KINDS = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(?=[-_]|\Z)")
 MARKDOWN_TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", re.MULTILINE)
@@ -53,6 +53,19 @@ class Rejected:
     doc_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which fields of a record are what. `metadata`: the only ones to keep; empty keeps all that are left."""
+
+    text: str = "text"
+    id: str = "doc_id"
+    title: str = "title"
+    metadata: tuple[str, ...] = ()
+
+
+OUR_COLUMNS = Columns()
+
+
 class Unreadable(Exception):
     """Why a file body or record cannot become a document; caught at the door and turned into Rejected."""
 
@@ -64,38 +77,48 @@ class Unreadable(Exception):
         return Rejected(source, self.reason, self.hint, self.doc_id)
 
 
-def document_of(record: Mapping[str, Any], source: str) -> Document | Rejected:
+def document_of(
+    record: Mapping[str, Any], source: str, columns: Columns = OUR_COLUMNS
+) -> Document | Rejected:
     """The document a record describes. Keys that are not ours go into metadata."""
     doc_id = ""
     try:
-        doc_id = _identity(record)
-        text, repairs = _clean(_string(record, "text", doc_id))
+        doc_id = _identity(record, columns)
+        text, repairs = _clean(_string(record, columns.text, doc_id))
         _check_visible(text, doc_id)
-        title = _clean(_string(record, "title", doc_id, optional=True))[0]
+        title = _clean(_string(record, columns.title, doc_id, optional=True))[0]
     except Unreadable as problem:
         return problem.at(source)
     language, unknown = _language(record)
-    metadata = _metadata(record) | unknown | repairs
+    metadata = _metadata(record, columns) | unknown | repairs
     return Document(doc_id, text, title or heading_of(text), language, _json(metadata), source)
 
 
 def document_of_file(path: str, body: bytes, *, markdown: bool) -> Document | Rejected:
     """A text or Markdown file: the path is the id; an encoding other than UTF-8 is noted in the metadata."""
-    doc_id = LONE_SURROGATE.sub("\ufffd", path)
     try:
-        decoded, encoding = decode(body)
-        text, repairs = _clean(decoded)
+        text, encoding = decode(body)
+    except Unreadable as problem:
+        return problem.at(LONE_SURROGATE.sub("\ufffd", path))
+    title = heading_of(text) if markdown else ""
+    return document_of_text(path, text, title, {"encoding": encoding} if encoding != "utf-8" else {})
+
+
+def document_of_text(path: str, text: str, title: str, metadata: Mapping[str, Any]) -> Document | Rejected:
+    """The document that a file is, under its path; without a title, the name of the file is one."""
+    doc_id = LONE_SURROGATE.sub("\ufffd", path)
+    text, repairs = _clean(text)
+    try:
         _check_visible(text, doc_id)
     except Unreadable as problem:
         return problem.at(doc_id)
     name = doc_id.rstrip("/").rsplit("/", 1)[-1].rsplit(".", 1)[0]
-    metadata = repairs | ({"encoding": encoding} if encoding != "utf-8" else {})
     return Document(
-        doc_id, text, (markdown and heading_of(text)) or name, metadata=_json(metadata), source=doc_id
+        doc_id, text, _clean(title)[0] or name, metadata=_json({**repairs, **metadata}), source=doc_id
     )
 
 
-def parse_record(line: bytes, source: str) -> Document | Rejected:
+def parse_record(line: bytes, source: str, columns: Columns = OUR_COLUMNS) -> Document | Rejected:
     """One line of a JSON Lines file."""
     try:
         record = json.loads(line.decode("utf-8"), parse_constant=lambda name: None)
@@ -113,7 +136,7 @@ def parse_record(line: bytes, source: str) -> Document | Rejected:
         return Rejected(
             source, f"expected object, got {_kind(record)}", 'write {"doc_id": …, "text": …} on each line'
         )
-    return document_of(record, source)
+    return document_of(record, source, columns)
 
 
 def heading_of(text: str) -> str:
@@ -128,7 +151,7 @@ def decode(body: bytes) -> tuple[str, str]:
     The fallback is cp1252 where ASCII letters prevail (Latin script, where guessing does harm), else the best
     guess among LEGACY. Binary content is refused whatever the file is called.
     """
-    _check_binary(body)
+    refuse_binary(body)
     signed = [encoding for mark, encoding in SIGNATURES.items() if body.startswith(mark)]
     encoding = signed[0] if signed else "utf-8"
     try:
@@ -144,7 +167,7 @@ def decode(body: bytes) -> tuple[str, str]:
         ) from None
 
 
-def _check_binary(body: bytes) -> None:
+def refuse_binary(body: bytes) -> None:
     sample = body[:SAMPLE_BYTES]
     if sample.startswith(tuple(SIGNATURES)):
         return
@@ -173,18 +196,19 @@ def _legacy_encoding(body: bytes) -> str:
     return best.encoding if best else ""
 
 
-def _identity(record: Mapping[str, Any]) -> str:
+def _identity(record: Mapping[str, Any], columns: Columns) -> str:
     """Integers become their decimal string; any other string is kept untouched."""
-    value = record.get("doc_id")
+    key = columns.id
+    value = record.get(key)
     if value is None:
-        named = 'rename "id" to "doc_id"' if "id" in record else 'give every record a "doc_id" of its own'
-        raise Unreadable("missing doc_id", named)
+        named = f'rename "id" to "{key}"' if "id" in record else f'give every record a "{key}" of its own'
+        raise Unreadable(f"missing {key}", f"{named}, or name another field with --id-column")
     if type(value) is int:
         return str(value)
     if type(value) is not str:
-        raise Unreadable(f"doc_id is {_kind(value)}, expected string", "write the doc_id as a string")
+        raise Unreadable(f"{key} is {_kind(value)}, expected string", f"write the {key} as a string")
     if not value.strip():
-        raise Unreadable("blank doc_id", 'give every record a "doc_id" of its own')
+        raise Unreadable(f"blank {key}", f'give every record a "{key}" of its own')
     return _clean(value)[0]
 
 
@@ -228,8 +252,10 @@ def _language(record: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return (match[0], {}) if match else ("", {"language": value})
 
 
-def _metadata(record: Mapping[str, Any]) -> dict[str, Any]:
+def _metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     """`metadata` as an object, or as JSON text of one; anything else is kept under its own name."""
+    if columns.metadata:
+        record = {key: record[key] for key in columns.metadata if key in record}
     given = record.get("metadata")
     if type(given) is str:
         try:
@@ -238,7 +264,9 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, Any]:
             parsed = given or None
         given = parsed
     own = given if type(given) is dict else {} if given is None else {"metadata": given}
-    return {key: value for key, value in record.items() if key not in FIELDS} | own
+    used = (columns.id, columns.text, columns.title, *OWN_KEYS)
+    kept = columns.metadata or [key for key in record if key not in used]
+    return {key: record[key] for key in kept if key in record and key != "metadata"} | own
 
 
 def _json(metadata: Mapping[str, Any]) -> str:

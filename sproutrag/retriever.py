@@ -17,6 +17,7 @@ from lance.query import MatchQuery
 from sproutrag import lexical
 from sproutrag.documents import LONE_SURROGATE
 from sproutrag.indices import VECTOR_METRIC
+from sproutrag.pages import pages_of
 from sproutrag.rerank import CrossEncoder
 from sproutrag.scoring import (
     Matches,
@@ -292,6 +293,8 @@ def passage(ranking: Ranking, node: int, rows: np.ndarray) -> Passage:
         text=text,
         score=float(ranking.node_scores[node]),
         reranked=ranking.reranked,
+        pages=pages_of(document.page_starts, spans),
+        sections=pages_of(document.section_starts, spans),
     )
 
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from sproutrag.tree import Tree
 
+# A word that a hyphen at the end of a line cut in two.
+CUT_WORD = re.compile(r"(?<![^\W\d_])([^\W\d_]++)[-\u00ad\u2010][ \t]*+\r?\n[ \t]*+([^\W\d_]++)")
 # Format characters that carry layout, not words: soft hyphen, U+061C and the bidirectional marks,
 # ZWSP/ZWNJ/ZWJ, word joiner and invisible operators, BOM. Kept in stored text, ignored where words are
 # compared.
@@ -29,6 +31,8 @@ class Passage:
     text: str
     score: float
     reranked: bool = False  # the score is a cross-encoder's
+    pages: tuple[int, ...] = ()  # of a PDF, from 1, as its readers count them
+    sections: tuple[int, ...] = ()  # of an EPUB, from 1 in reading order
 
 
 def visible(text: str) -> str:
@@ -37,8 +41,13 @@ def visible(text: str) -> str:
 
 
 def lexical_text(text: str, start: int, stop: int) -> str:
-    """What full-text search sees of the leaf text[start:stop] (P019, P020)."""
-    return visible(text[start:stop])
+    """What full-text search sees of the leaf text[start:stop] (P019, P020).
+
+    A word cut at a line end is there both ways, as `op-/posite` and `well-/known` look alike (P026).
+    """
+    leaf = text[start:stop]
+    whole = [first + second for first, second in CUT_WORD.findall(leaf)] if "\n" in leaf else []
+    return visible(" ".join([leaf, *whole]))
 
 
 @dataclass(frozen=True, slots=True)

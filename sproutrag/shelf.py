@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from sproutrag.documents import Document, Spans
 from sproutrag.lexical import Postings, postings
+from sproutrag.pages import SECTION_STARTS, page_starts
+from sproutrag.search import lexical_text
 from sproutrag.tables import lexical_texts, one_of, spans_of, tree_of, vectors_of
 from sproutrag.tree import Tree, progressive_embeddings
 
 LEAF_COLUMNS = ["doc_id", "node", "vector", "text"]
-DOCUMENT_COLUMNS = ["doc_id", "title", "text", "spans", "merges", "affinity"]
+DOCUMENT_COLUMNS = ["doc_id", "title", "text", "spans", "merges", "affinity", "metadata"]
 PER_CHARACTER = 4  # bytes a Python string may take
 
 
@@ -32,11 +34,15 @@ class OpenDocument:
     vectors: np.ndarray  # (n, d) of the leaves
     postings: Postings
     sound: np.ndarray  # (n,) bool: `text` at the span is what the leaf was indexed with
+    page_starts: np.ndarray  # offsets into `text`
+    section_starts: np.ndarray
 
     @property
     def nbytes(self) -> int:
         arrays = (
             self.spans,
+            self.page_starts,
+            self.section_starts,
             self.vectors,
             self.tree.merges,
             self.tree.order,
@@ -108,7 +114,7 @@ class Shelf:
 
     def opened(self, row: dict, vectors: np.ndarray, texts: list[str]) -> OpenDocument:
         spans = spans_of(row)
-        words = postings(row["title"], [row["text"][start:stop] for start, stop in spans.tolist()])
+        words = postings(row["title"], [lexical_text(row["text"], *span) for span in spans.tolist()])
         document = OpenDocument(
             doc_id=row["doc_id"],
             title=row["title"] or "",
@@ -118,6 +124,8 @@ class Shelf:
             vectors=vectors,
             postings=words,
             sound=sound(row, spans, texts),
+            page_starts=page_starts(row["metadata"]),
+            section_starts=page_starts(row["metadata"], SECTION_STARTS),
         )
         if self.regrow is None:
             return document

@@ -42,6 +42,7 @@ class TreeView:
     node_scores  (2n-1,) float32: NaN where a node was not scored.
     beam         nodes the beam kept, in any order.
     evidence     nodes whose leaves were returned: pass the leaves of a passage that holds part of its node.
+    places       (n,) page or section of each leaf, in words; () where the format has none.
     """
 
     doc_id: str
@@ -53,14 +54,17 @@ class TreeView:
     node_scores: np.ndarray | None = None
     beam: tuple[int, ...] = ()
     evidence: tuple[int, ...] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def n_leaves(self) -> int:
         return len(self.spans)
 
-    def leaf_text(self, leaf: int, limit: int | None = None) -> str:
+    def opening(self, leaf: int) -> str:
+        """How the leaf begins, after its page where it has one, in one line."""
         start, stop = self.spans[leaf].tolist()
-        return self.text[start : stop if limit is None else min(stop, start + limit)]
+        text = one_line(self.text[start : min(stop, start + SNIPPET)])
+        return f"[{self.places[leaf]}] {text}" if self.places else text
 
     def evidence_leaves(self) -> np.ndarray:
         """(n,) bool: leaves that were returned."""
@@ -226,12 +230,11 @@ class TreeDrawing:
             ranges = leaf_ranges(np.sort(np.asarray(entry.joined)))
             return f"+ {joins.size:,} leaves one by one, {joins[0]:.3g} → {joins[-1]:.3g}: {ranges}", "dim"
         if entry.node < n:
-            text = one_line(self.view.leaf_text(entry.node, SNIPPET))
-            return text, "bold" if self.lit[entry.node] else ""
+            return self.view.opening(entry.node), "bold" if self.lit[entry.node] else ""
         leaves = self.tree.leaves(entry.node)
         if opened:
             return f"leaves {leaf_ranges(leaves)}", "dim"
-        return f"⋯ {leaf_ranges(leaves)}: {one_line(self.view.leaf_text(int(leaves[0]), SNIPPET))}", ""
+        return f"⋯ {leaf_ranges(leaves)}: {self.view.opening(int(leaves[0]))}", ""
 
     def line(self, guide: str, entry: Entry, opened: bool) -> Text:
         line = self.columns(entry, opened)
@@ -305,16 +308,13 @@ def icicle_rows(tree: Tree) -> np.ndarray:
     return np.asarray(rows, dtype=np.int32)
 
 
-def cut_pieces(text: str, spans: np.ndarray) -> list[str]:
-    """The text as gap, leaf, gap, ..., leaf, gap: offsets of code points mean nothing to a browser."""
-    cuts = [0, *spans.ravel().tolist(), len(text)]
-    return [text[a:b] for a, b in pairwise(cuts)]
-
-
 def page_data(view: TreeView) -> dict[str, object]:
     """What the page's script reads; numbers in six digits, scores null where unknown."""
+    # gap, leaf, gap, ..., leaf, gap: offsets of code points mean nothing to a browser
+    cuts = pairwise([0, *view.spans.ravel().tolist(), len(view.text)])
     data: dict[str, object] = {"docId": view.doc_id, "title": view.title, "query": view.query}
-    data |= {"pieces": cut_pieces(view.text, view.spans), "scores": None, "beam": [], "evidence": []}
+    data |= {"pieces": [view.text[a:b] for a, b in cuts], "places": view.places}
+    data |= {"scores": None, "beam": [], "evidence": []}
     if not view.n_leaves:
         return data | {key: [] for key in ("affinity", "shade", "merges", "order", "slices", "rows")}
     tree = view.tree

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sproutrag import ingest
+from sproutrag import files, pieces
 from sproutrag.documents import Document
 from sproutrag.ingest import Piece, SourceError, list_pieces, read_piece, survey
 from sproutrag.records import Rejected, decode
@@ -112,7 +112,7 @@ def test_file_systems_by_uri(tmp_path):
 
 def test_arrow_file_system(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("Local through Arrow.")
-    monkeypatch.setattr(ingest, "ARROW_SCHEMES", ("file",))
+    monkeypatch.setattr(files, "ARROW_SCHEMES", ("file",))
     assert only(read(f"file://{tmp_path}")).text == "Local through Arrow."
     assert only(read(f"file://{tmp_path}/a.txt")).text == "Local through Arrow."
 
@@ -241,7 +241,7 @@ def test_utf16_json_lines_are_named_as_such(tmp_path):
 
 
 def test_line_longer_than_the_limit_is_skipped_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(pieces, "MAX_RECORD_BYTES", 100)
     path = write_lines(
         tmp_path / "d.jsonl", {"doc_id": "x", "text": "y" * 1000}, {"doc_id": "z", "text": "Fine."}
     )
@@ -381,7 +381,7 @@ def test_empty_files_are_rejected_with_a_reason(tmp_path):
 
 
 def test_text_file_beyond_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(pieces, "MAX_RECORD_BYTES", 10)
     (tmp_path / "a.txt").write_text("x" * 11)
     assert "larger than 10 bytes" in only(read(tmp_path)).reason
 

@@ -7,6 +7,7 @@ import pytest
 
 from sproutrag.baselines import CONTROLS, FlatLeaves, leaves_of
 from sproutrag.calibration import calibrate
+from sproutrag.cli import print_passages
 from sproutrag.datasets import Evidence, Query, relevant_leaves
 from sproutrag.documents import Document
 from sproutrag.encoder import SentenceEncoder
@@ -53,6 +54,28 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory, encoder: SentenceEncoder) -> TreeIndex:
     return indexed(str(tmp_path_factory.mktemp("index") / "db"), encoder, DOCUMENTS)
+
+
+def test_evidence_names_its_pages(tmp_path, encoder, capsys):
+    pdf = '{"format": "pdf", "page_starts": [0, 20, 39]}'
+    book = '{"section_starts": [0, 39]}'
+    text = "The fox is asleep.\n\nA badger digs all\n night. Owls fly in the dark."
+    documents = [Document("fox.pdf", text, metadata=pdf), Document("fox.epub", text, metadata=book)]
+    index = indexed(str(tmp_path / "db"), encoder, documents)
+    (found,) = index.search("badger", k=1, doc="fox.pdf")
+    assert (found.pages, found.sections) == ((2, 3), ()), found
+    (section,) = index.search("badger", k=1, doc="fox.epub")
+    assert (section.pages, section.sections) == ((), (1, 2)), section
+    print_passages([found, section])
+    drawn = capsys.readouterr().out
+    assert "fox.pdf [20:67] pages 2, 3" in drawn and "fox.epub [20:67] sections 1, 2" in drawn
+
+
+def test_a_word_cut_at_a_line_end_is_found(tmp_path, encoder):
+    text = "Both walked in the op-\nposite direction.\n\nThe weather was fine. Nobody was there."
+    index = indexed(str(tmp_path / "db"), encoder, [*DOCUMENTS, Document("walk", text)])
+    (found,) = index.search("opposite", k=1)
+    assert found.doc_id == "walk" and "op-\nposite" in found.text
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The sample corpus keeps what its README promises: exact spans, several languages, 40 questions."""
+"""The sample corpus keeps what its README promises: exact spans, many languages and formats, questions."""
 
 import csv
 import io
@@ -7,6 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from sproutrag.documents import Document
+from sproutrag.ingest import read_piece
+from sproutrag.kinds import kind_by_name
+from sproutrag.pages import page_starts, pages_of
+from sproutrag.pieces import Piece
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
@@ -25,8 +31,14 @@ FILES = {
     "Arabic guide": "museum-guide.ar.md",
     "French rules": "reglement-jardin.fr.txt",
 }
+EXTRACTED = {
+    "web page": "quay-works-notice.html",
+    "inspection": "pump-inspection.pdf",
+    "tour plan": "choir-tour-plan.docx",
+    "book": "two-keepers.epub",
+}
 ROW_KEYS = {"year", "department", "kind"}
-TYPES = {"single": 22, "multi": 7, "list": 4, "table": 4, "unanswerable": 3}
+TYPES = {"single": 26, "multi": 7, "list": 4, "table": 4, "unanswerable": 3}
 
 
 def read_text(path: Path) -> str:
@@ -45,10 +57,17 @@ def file_text(name: str) -> str:
     return read_text(DATA / "corpus" / name)
 
 
+def extracted(name: str) -> Document:
+    (document,) = read_piece(Piece(f"{DATA}/corpus/{name}", kind_by_name(name)))
+    assert isinstance(document, Document), document
+    return document
+
+
 RECORDS = read_jsonl(DATA / "corpus" / "records.jsonl")
 GLOSSARY = read_csv(DATA / "corpus" / "glossary.csv")
 QUESTIONS = read_jsonl(DATA / "questions.jsonl")
 TEXTS = {f"tests/data/corpus/{name}": file_text(name) for name in FILES.values()}
+TEXTS |= {f"tests/data/corpus/{name}": extracted(name).text for name in EXTRACTED.values()}
 TEXTS |= {row["doc_id"]: row["text"] for row in RECORDS + GLOSSARY}
 EVIDENCE = [(query["query_id"], span) for query in QUESTIONS for span in query["evidence"]]
 
@@ -59,8 +78,15 @@ def count_script(text: str, first: str, last: str) -> int:
 
 def test_corpus_holds_the_listed_files_and_no_others() -> None:
     found = {path.name for path in (DATA / "corpus").iterdir()}
-    assert found == {*FILES.values(), "records.jsonl", "glossary.csv"}
-    assert len(TEXTS) == len(FILES) + len(RECORDS) + len(GLOSSARY) == 22
+    assert found == {*FILES.values(), *EXTRACTED.values(), "records.jsonl", "glossary.csv"}
+    assert len(TEXTS) == len(FILES) + len(EXTRACTED) + len(RECORDS) + len(GLOSSARY) == 26
+
+
+def test_inspection_has_three_pages_and_a_sentence_over_the_first_break() -> None:
+    document = extracted("pump-inspection.pdf")
+    (evidence,) = next(query for query in QUESTIONS if query["query_id"] == "q42")["evidence"]
+    starts = page_starts(document.metadata)
+    assert len(starts) == 3 and pages_of(starts, [(evidence["start"], evidence["end"])]) == (1, 2)
 
 
 def test_two_documents_are_long() -> None:
@@ -106,9 +132,9 @@ def test_texts_use_plain_newlines() -> None:
     assert not [doc_id for doc_id, text in TEXTS.items() if "\r" in text or "\0" in text]
 
 
-def test_questions_are_forty_of_the_stated_types() -> None:
+def test_questions_are_as_many_of_each_type_as_stated() -> None:
     assert Counter(query["type"] for query in QUESTIONS) == TYPES
-    assert len({query["query_id"] for query in QUESTIONS}) == len(QUESTIONS) == 40
+    assert len({query["query_id"] for query in QUESTIONS}) == len(QUESTIONS) == 44
 
 
 @pytest.mark.parametrize("query", QUESTIONS, ids=lambda query: query["query_id"])
@@ -138,4 +164,5 @@ def test_multi_questions_have_several_spans_and_some_cross_documents() -> None:
 def test_questions_reach_every_language() -> None:
     asked = {span["doc_id"].rpartition("/")[2] for _, span in EVIDENCE}
     assert {"library-rules.zh.md", "vereinssatzung.de.md", "museum-guide.ar.md", "recipe-quince"} <= asked
+    assert set(EXTRACTED.values()) <= asked
     assert {"reglement-jardin.fr.txt", "minutes-2024-11", "term-gangway-reader"} <= asked

@@ -190,3 +190,9 @@ def test_invisible_characters_are_not_lexical() -> None:
     text = "a\u200bb c\u00add \u061cم"
     assert lexical_text(text, 0, len(text)) == "ab cd م"
     assert lexical_text(text, 2, 3) == "b"
+
+
+def test_a_word_hyphenated_at_the_end_of_a_line_is_also_found_whole() -> None:
+    text = "the op-\nposite currentdirection with-\r\n  in a day. Ver\u00ad\ntrag 3-\n4 self-made"
+    added = lexical_text(text, 0, len(text)).removeprefix(text.replace("\u00ad", ""))
+    assert added == " opposite within Vertrag"

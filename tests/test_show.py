@@ -77,6 +77,13 @@ def numbered(tree: Tree, **search: object) -> TreeView:
     return view_of([f"Sentence number {leaf}." for leaf in range(tree.n_leaves)], tree, **search)
 
 
+def test_leaves_are_drawn_with_their_pages() -> None:
+    view = numbered(caterpillar(3), places=("page 1", "pages 1, 2", "page 2"))
+    assert "[pages 1, 2] Sentence number 1." in drawn(view)
+    assert page_data(view)["places"] == view.places
+    assert page_data(numbered(caterpillar(3)))["places"] == ()
+
+
 def empty_view() -> TreeView:
     return TreeView(
         "empty", "", "", np.empty((0, 2), np.int32), Tree.from_merges(np.empty((0, 2)), np.empty(0))
