@@ -13,6 +13,7 @@ from datetime import timedelta
 import lance
 from lance import CleanupStats
 
+from sproutrag.commits import settle
 from sproutrag.indices import INDICES, build_indices, indexed_fragments
 from sproutrag.lock import POLL_S, WriterLock, writer_lock
 from sproutrag.readers import live_readers
@@ -29,7 +30,7 @@ from sproutrag.snapshots import (
     remove_snapshot,
     tag_of,
 )
-from sproutrag.storage import commit, head, publish, settle
+from sproutrag.storage import commit, head, publish
 from sproutrag.tables import TABLES, filters, open_table, restore
 
 MAX_FRAGMENTS = 32  # a run adds one or a few; with more, merging them is cheaper than opening each per query
@@ -100,8 +101,9 @@ def rollback(db: str, id: int, *, wait_s: float = 0.0) -> Snapshot:
         if current and current.id == id and head(db).versions == current.versions:
             return current
         lock.require()
-        nodes_version = restore(db, "nodes", target.nodes_version, {"run_id": run_id})
-        belongs = {"run_id": run_id, "nodes_version": str(nodes_version)}
+        noted = {"run_id": run_id, "encoder": target.encoder}
+        nodes_version = restore(db, "nodes", target.nodes_version, noted)
+        belongs = noted | {"nodes_version": str(nodes_version)}
         restore(db, "documents", target.documents_version, belongs)
         restored = replace(
             head(db),

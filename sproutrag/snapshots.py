@@ -101,7 +101,8 @@ def refuse_mixture(db: str, fingerprints: Iterable[str]) -> None:
     if others:
         raise EncoderMismatch(
             f"{db} was built with encoder {built_with!r} but {others[0]!r} was given: "
-            "pass the encoder it was built with, or index into a new --db"
+            "pass the encoder it was built with, or let all documents be encoded anew with "
+            f"`sproutrag index SOURCE... --db {db} --rebuild --encoder NEW`"
         )
 
 

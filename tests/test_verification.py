@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sproutrag.commits import replace_rows
 from sproutrag.snapshots import BrokenIndex, NoIndex, current_snapshot, list_snapshots
-from sproutrag.storage import commit, publish, replace_rows
+from sproutrag.storage import commit, publish
 from sproutrag.tables import DOCUMENTS, one_of, open_table, table_uri
 from sproutrag.verification import verify
 from tests.small_index import encoded, index, write
