@@ -130,6 +130,7 @@ class IndexDocuments:
 
     fingerprint: of the encoder that the run is planned for.
     attempts: handle of the run's Attempts actor; without it, nothing is remembered beyond this process.
+    rebuild: the tables may hold another encoder's vectors, as they will be replaced.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class IndexDocuments:
         threads: int,
         fingerprint: str | None = None,
         attempts: ActorHandle | None = None,
+        rebuild: bool = False,
     ) -> None:
         import torch
 
@@ -148,6 +150,7 @@ class IndexDocuments:
         torch.set_num_threads(threads)
         self.db = db
         self.attempts = attempts
+        self.rebuild = rebuild
         self.encoder = SentenceEncoder.from_pretrained(encoder)
         if fingerprint not in (None, self.encoder.fingerprint):
             raise WorkerDiffers(
@@ -163,10 +166,12 @@ class IndexDocuments:
         """One parcel of `size` bytes. If its worker died, it is taken document by document the next time."""
         work = f"parcel of {parcel[0].id}"
         encoded, problems = self.one_by_one(parcel) if self.begin(work) else self.encode(parcel)
-        fingerprint = self.encoder.fingerprint
-        written = write_documents(self.db, encoded, fingerprint=fingerprint) if encoded else None
+        written = self.write(encoded) if encoded else None
         self.finish(work)
         return Outcome(size, written, problems)
+
+    def write(self, encoded: Sequence["EncodedDocument"]) -> Written:
+        return write_documents(self.db, encoded, fingerprint=self.encoder.fingerprint, rebuild=self.rebuild)
 
     def encode(self, documents: Sequence[Document]) -> tuple[list["EncodedDocument"], list[Problem]]:
         return encode_each(self.encoder.encode, documents)

@@ -19,6 +19,7 @@ from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
 from pipelines.plan import Plan, plan_run, reading_list, scan
 from pipelines.progress import Problem, Progress, Report
+from pipelines.rebuild import refuse_loss, with_stored
 from sproutrag.indices import build_indices
 from sproutrag.ingest import Piece, survey
 from sproutrag.lock import WriterLock, writer_lock
@@ -42,7 +43,7 @@ class WorkersFailed(Exception):
 
 
 def main(options: IndexOptions) -> Report:
-    command = f"index {' '.join(options.sources)}"
+    command = f"index {' '.join(options.sources)}{' --rebuild' if options.rebuild else ''}"
     with writer_lock(options.db, command=command, wait_s=options.wait) as lock:
         return run(options, lock=lock, command=command)
 
@@ -52,12 +53,16 @@ def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
     encoder = choose_encoder(options)
     path = find_encoder(encoder)
     fingerprint = fingerprint_of(path)
-    require_fingerprint(options.db, fingerprint)
+    if not options.rebuild:
+        require_fingerprint(options.db, fingerprint)
     with ray_on_demand() as start_ray:
         with progress.stage("scan"):
             pieces, skipped = survey(options.sources)
             found = scan(pieces, start_ray=start_ray, progress=progress)
-            plan = plan_run(found, stored_hashes(options.db), delete_missing=options.delete_missing)
+            stored = stored_hashes(options.db)
+            plan = plan_run(found, stored, delete_missing=options.delete_missing, rebuild=options.rebuild)
+            if options.rebuild:
+                plan, pieces = with_stored(plan, pieces, stored, db=options.db)
         workers, outcomes = NO_WORKERS, []
         if plan.wanted.num_rows:
             with progress.stage("start"):
@@ -65,12 +70,20 @@ def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
                 workers = share_out(options.workers, useful=1 + plan.size // PARCEL_BYTES[0])
             with progress.stage("encode", documents=plan.wanted.num_rows, size=plan.size):
                 stream = encode(
-                    plan, pieces, db=options.db, encoder=path, fingerprint=fingerprint, workers=workers
+                    plan,
+                    pieces,
+                    db=options.db,
+                    encoder=path,
+                    fingerprint=fingerprint,
+                    workers=workers,
+                    rebuild=options.rebuild,
                 )
                 outcomes = list(shown(stream, progress))
     with progress.stage("commit"):
         lock.require()
         written = [outcome.written for outcome in outcomes if outcome.written]
+        if options.rebuild:
+            refuse_loss(options.db, plan, stored, written, [p for one in outcomes for p in one.problems])
         head = commit(
             options.db,
             written,
@@ -79,6 +92,7 @@ def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
             sources=options.sources,
             encoder=encoder,
             command=command,
+            rebuild=options.rebuild,
         )
     with progress.stage("indices"):
         indices = build_indices(options.db)
@@ -112,6 +126,7 @@ def encode(
     encoder: str,
     fingerprint: str | None = None,
     workers: Workers,
+    rebuild: bool = False,
 ) -> Iterator[Outcome]:
     """Read, encode and write on Ray; outcomes arrive as parcels finish."""
     size = parcel_size(plan.size, workers)
@@ -134,6 +149,7 @@ def encode(
                 "threads": workers.threads,
                 "fingerprint": fingerprint,
                 "attempts": ray.remote(num_cpus=0)(Attempts).remote(),
+                "rebuild": rebuild,
             },
             compute=ActorPoolStrategy(min_size=1, max_size=workers.count, initial_size=workers.count),
             batch_size=1,

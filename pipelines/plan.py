@@ -18,6 +18,7 @@ from pipelines.progress import Progress
 from sproutrag.documents import Document, content_hash
 from sproutrag.ingest import Piece, read_piece
 from sproutrag.records import Rejected
+from sproutrag.stored import STORED, read_stored
 
 # One row per input; `reason` and `hint` are null for a document and say why for what is set aside.
 FOUND = pa.schema(
@@ -112,7 +113,7 @@ def scan_piece(number: int, piece: Piece) -> Iterator[pa.Table]:
 def read_all(piece: Piece) -> Iterator[Document | Rejected]:
     """The piece, and if reading breaks off, one more input set aside that says so: other pieces go on."""
     try:
-        yield from read_piece(piece)
+        yield from (read_stored if piece.format == STORED else read_piece)(piece)
     except Exception as error:  # the boundary: one bad file must not stop the run
         reason = f"reading broke off: {type(error).__name__}: {error}"
         yield Rejected(piece.path, reason, "check that the file is whole and readable, then run again")
@@ -132,13 +133,13 @@ def to_json(piece: Piece) -> str:
 # --- plan
 
 
-def plan_run(found: pa.Table, stored: dict[str, str], *, delete_missing: bool) -> Plan:
-    """Compare what was found with what is stored: doc_id -> content hash."""
+def plan_run(found: pa.Table, stored: dict[str, str], *, delete_missing: bool, rebuild: bool = False) -> Plan:
+    """Compare what was found with what is stored: doc_id -> content hash. For a rebuild all is wanted."""
     is_document = pc.is_null(found["reason"])
     documents, set_aside = found.filter(is_document), found.filter(pc.invert(is_document))
     refuse_duplicates(documents)
     ids, hashes = documents["doc_id"].to_pylist(), documents["content_hash"].to_pylist()
-    changed = [stored.get(id) != digest for id, digest in zip(ids, hashes, strict=True)]
+    changed = [rebuild or stored.get(id) != digest for id, digest in zip(ids, hashes, strict=True)]
     wanted = documents.filter(pa.array(changed, pa.bool_()))
     return Plan(
         wanted=wanted,

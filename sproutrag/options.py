@@ -30,6 +30,9 @@ class IndexOptions:
     """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False
     """Also delete documents of the index that the sources no longer hold."""
+    rebuild: bool = False
+    """Encode all documents anew, with another encoder or other leaf settings if need be, beside the live
+    index, and swap at the end. Stored documents that the sources lack are encoded from their stored text."""
     wait: float = 0.0
     """Seconds to wait for another command that is writing to this index before giving up."""
     json: bool = False

@@ -5,6 +5,7 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,18 @@ def document_of(row: dict) -> Document:
         metadata=row["metadata"],
         source=row["source"],
     )
+
+
+def as_given(row: dict) -> Document | None:
+    """The document as it came in, proven by its content hash; None where what is stored was damaged.
+
+    The row holds the detected language where none was given, and the hash is of what was given.
+    """
+    if any(row[name] is None for name in ("title", "text", "language", "metadata")):
+        return None
+    stored = document_of(row)
+    candidates = (stored, replace(stored, language=""))
+    return next((one for one in candidates if content_hash(one) == row["content_hash"]), None)
 
 
 def tree_of(row: dict) -> Tree:
