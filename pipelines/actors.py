@@ -159,8 +159,11 @@ class IndexDocuments:
             )
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        outcomes = [self.index(unseal(p["documents"]), size=p["size"]).to_json() for p in batch.to_pylist()]
+        outcomes = [self.index_sealed(parcel).to_json() for parcel in batch.to_pylist()]
         return pa.table({"outcome": outcomes}, schema=OUTCOME)
+
+    def index_sealed(self, parcel: dict) -> Outcome:
+        return self.index(unseal(parcel["documents"]), size=parcel["size"])
 
     def index(self, parcel: Sequence[Document], *, size: int) -> Outcome:
         """One parcel of `size` bytes. If its worker died, it is taken document by document the next time."""

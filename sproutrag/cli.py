@@ -254,6 +254,8 @@ def rollback(options: RollbackOptions) -> int:
 
 
 def verify(options: VerifyOptions) -> int:
+    if options.repair:
+        return mend(options)
     from sproutrag import verification
 
     found = verification.verify(options.db, snapshot=options.snapshot)
@@ -264,6 +266,23 @@ def verify(options: VerifyOptions) -> int:
     else:
         print_figures(map(asdict, found.problems), as_json=False)
     return DONE if found.ok else FAILED
+
+
+def mend(options: VerifyOptions) -> int:
+    if options.snapshot is not None:
+        raise WrongUsage("--repair mends the newest state: leave --snapshot out, or roll back first")
+    from pipelines.repair import main as run_job
+
+    with redirect_stdout(sys.stderr):
+        mended = run_job(options)
+    if options.json:
+        print_json({"ok": mended.ok} | asdict(mended))
+    else:
+        for heading in ("repaired", "left", "problems"):
+            print_figures(({heading: ""} | asdict(one) for one in getattr(mended, heading)), as_json=False)
+        state = "sound" if mended.ok else "still broken"
+        print(f"snapshot {mended.snapshot} is {state}: {mended.documents} documents")
+    return DONE if mended.ok else FAILED
 
 
 def delete(options: DeleteOptions) -> int:

@@ -129,8 +129,13 @@ class VerifyOptions:
     """Directory or URI of the index."""
     snapshot: int | None = None
     """Which snapshot; without it, the current one."""
+    repair: bool = False
+    """Mend what is broken as a new snapshot: documents are encoded again from their stored text, orphans and
+    unreadable files leave, indices are built again. What only a source can bring back is listed."""
+    wait: float = 0.0
+    """With --repair: seconds to wait for another command that is writing to this index."""
     json: bool = False
-    """Print one JSON object {ok, snapshot, documents, problems}."""
+    """Print one JSON object {ok, snapshot, documents, problems}, with --repair also {repaired, left}."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,6 +138,7 @@ def commit(
     encoder: str = "",
     command: str = "",
     rebuild: bool = False,
+    repair: bool = False,
 ) -> Snapshot:
     """Make what was written the new head of both tables, replacing these documents whole; `remove` deletes.
 
@@ -145,13 +146,16 @@ def commit(
     Returns the head, not yet published. `sources` and `encoder` (a name or an absolute directory, for readers
     to load the same one) are noted in it, and `command`, what its user asked for. `rebuild`: the tables hold
     what was written and nothing else, in its schema; a document that would get lost that way is refused.
+    `repair`: rows of another encoder may be there now, as they are among those that leave.
     """
     added = list(chain.from_iterable(w.doc_ids for w in written))
     if twice := [id for id, times in Counter(added).items() if times > 1]:
         raise Unstorable(
             f"{name_some(twice)} would be written twice in run {run_id}: give every document its own doc_id"
         )
-    refuse_mixture(db, [*(() if rebuild else stored_fingerprint(db)), *(w.fingerprint for w in written)])
+    refuse_mixture(
+        db, [*(() if rebuild or repair else stored_fingerprint(db)), *(w.fingerprint for w in written)]
+    )
     if tables_exist(db):
         settle(db, run_id)
     if tables_exist(db) and (added or remove):
