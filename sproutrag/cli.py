@@ -113,8 +113,13 @@ def is_ours(error: Exception) -> bool:
 
 def require_place(options: Any) -> None:
     """An empty --db, as of an unset shell variable, would be the root of the file system."""
-    if getattr(options, "db", None) == "":
+    db = getattr(options, "db", None)
+    if db == "":
         raise WrongUsage("--db is empty: name the directory of an index, or a new one")
+    if db and "://" in db:
+        from sproutrag.snapshots import require_openable
+
+        require_openable(db)
 
 
 def print_json(value: Any) -> None:
@@ -193,7 +198,13 @@ def show(options: ShowOptions) -> int:
 
     view = tree_view(options)
     if options.html:
-        write_page(options.html, view)
+        try:
+            write_page(options.html, view)
+        except OSError as error:
+            place = f"--html {options.html}: {(error.strerror or str(error)).lower()}"
+            raise WrongUsage(
+                f"{place}; name a file in a directory that is there and may be written"
+            ) from error
         print(f"wrote {options.html}", file=sys.stderr)
     if options.json:
         print_json(page_data(view))
@@ -357,3 +368,6 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     BenchOptions: bench,
     EvaluateOptions: evaluate,
 }
+
+if __name__ == "__main__":
+    main()

@@ -98,7 +98,9 @@ def document_of_file(path: str, body: bytes, *, markdown: bool) -> Document | Re
 def parse_record(line: bytes, source: str) -> Document | Rejected:
     """One line of a JSON Lines file."""
     try:
-        record = json.loads(line.decode("utf-8"), parse_constant=lambda name: None)
+        record = json.loads(line.decode("utf-8"), parse_constant=lambda name: None, object_pairs_hook=_object)
+    except Unreadable as problem:
+        return problem.at(source)
     except UnicodeDecodeError as error:
         return Rejected(
             source, f"not UTF-8 at byte {error.start} of the line", "convert the file with iconv -t UTF-8"
@@ -114,6 +116,19 @@ def parse_record(line: bytes, source: str) -> Document | Rejected:
             source, f"expected object, got {_kind(record)}", 'write {"doc_id": …, "text": …} on each line'
         )
     return document_of(record, source)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of two equal keys only the last would be kept, and nobody would know."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = sorted({repr(key) for key in keys if keys.count(key) > 1})
+        hint = "rename or remove all but one of them"
+        raise Unreadable(
+            f"one object has more than one {', '.join(twice)}", hint, str(found.get("doc_id", ""))
+        )
+    return found
 
 
 def heading_of(text: str) -> str:

@@ -23,7 +23,7 @@ class IndexProblem(Exception):
     """Something about an index on disk that its user has to know; the message says what, where and next.
 
     IndexProblem
-    ├── NoIndex             nothing to read at this place
+    ├── NoIndex             nothing to read at this place, or no place
     ├── EncoderMismatch     stored vectors and the encoder at hand belong to different models or settings
     ├── Unstorable          a document that must not be written (non-finite vectors, the same id twice)
     ├── BrokenIndex         the tables contradict each other
@@ -104,6 +104,21 @@ def refuse_mixture(db: str, fingerprints: Iterable[str]) -> None:
             "pass the encoder it was built with, or let all documents be encoded anew with "
             f"`sproutrag index SOURCE... --db {db} --rebuild --encoder NEW`"
         )
+
+
+def require_openable(db: str) -> None:
+    """Refuse a URI that names no place, or one of a kind that this installation cannot open."""
+    scheme, _, place = db.partition("://")
+    if not place.strip("/") and scheme != "file":
+        raise NoIndex(f"--db {db} names no place: write {scheme}://BUCKET/PATH")
+    try:
+        fsspec.url_to_fs(db)
+    except ImportError as error:
+        raise NoIndex(f"--db {db} cannot be opened here: {error}") from error
+    except ValueError as error:
+        raise NoIndex(
+            f"--db {db}: {scheme}:// is not known; use a directory or s3://, gs://, az://"
+        ) from error
 
 
 def list_snapshots(db: str) -> list[int]:
