@@ -1,6 +1,6 @@
 """What a rebuild does beyond a run: it takes along what only the index holds, and loses nothing."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.accounts import Account
 from pipelines.plan import FOUND, Plan, scan_piece
-from pipelines.progress import Problem
 from sproutrag.ingest import Piece
 from sproutrag.snapshots import IndexProblem, name_some
-from sproutrag.storage import Written
+from sproutrag.storage import stored_hashes
 from sproutrag.stored import stored_pieces
 
 
@@ -49,17 +49,14 @@ def find_stored(pieces: Sequence[Piece], ids: Collection[str], *, first: int = 0
     return sound_first.take(pa.array(np.sort(chosen)))
 
 
-def refuse_loss(
-    db: str, plan: Plan, stored: Iterable[str], written: Sequence[Written], failed: Sequence[Problem]
-) -> None:
+def refuse_loss(db: str, plan: Plan, accounts: Account) -> None:
     """Every document of the live index is in the new one or deleted on purpose; else nothing is swapped."""
-    accounted = {*plan.missing, *chain.from_iterable(one.doc_ids for one in written)}
-    lost = [id for id in stored if id not in accounted]
+    accounted = {*plan.missing, *accounts.doc_ids}
+    lost = [id for id in stored_hashes(db) if id not in accounted]
     if not lost:
         return
-    early = plan.set_aside.select(["source", "doc_id", "reason", "hint"]).to_pylist()
-    reasons = {one.doc_id: one.reason for one in [*(Problem(**row) for row in early), *failed]}
-    reason = next((reasons[id] for id in lost if id in reasons), "it changed while the run was reading")
+    reasons = {problem.doc_id: problem.reason for problem in accounts.problems}
+    reason = next((reasons[id] for id in lost if id in reasons), "it was not found again")
     raise RebuildRefused(
         f"rebuilding {db} would lose {name_some(lost)} ({reason}): the live index is as it was; correct "
         f"these documents or remove them with `sproutrag delete DOC... --db {db}`, then run again"

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.actors import IndexDocuments, Outcome, read_parcels
 from pipelines.cluster import ray_on_demand, share_out
-from pipelines.index import PARCEL_BYTES, encode
-from pipelines.plan import FOUND, Plan, reading_list
+from pipelines.encoding import PARCEL_BYTES, encode, useful_workers
+from pipelines.plan import reading_list, size_of
 from pipelines.rebuild import find_stored
 from sproutrag.commits import drop_fragments, settle
 from sproutrag.damage import unreadable_fragments, unreadable_indices
@@ -169,32 +170,27 @@ def encode_again(
         return
     path = find_encoder(encoder)
     refuse_mixture(db, [fingerprint_now(current_snapshot(db) or Snapshot(), encoder), fingerprint_of(path)])
-    plan = Plan(wanted, FOUND.empty_table(), unchanged=0, stale=frozenset(), missing=[])
-    yield from (
-        encode_here(plan, pieces, db=db, encoder=path)
-        if plan.size <= HERE_BYTES
-        else encode_on_ray(plan, pieces, db=db, encoder=path)
-    )
+    encode_wanted = encode_here if size_of(wanted) <= HERE_BYTES else encode_on_ray
+    yield from encode_wanted(wanted, pieces, db=db, encoder=path)
 
 
-def encode_here(plan: Plan, pieces: Sequence[Piece], *, db: str, encoder: str) -> Iterator[Outcome]:
+def encode_here(wanted: pa.Table, pieces: Sequence[Piece], *, db: str, encoder: str) -> Iterator[Outcome]:
     worker = IndexDocuments(db=db, encoder=encoder, threads=os.cpu_count() or 1, rebuild=True)
-    for reading in reading_list(pieces, plan.wanted, size=HERE_BYTES):
+    for reading in reading_list(pieces, wanted, size=HERE_BYTES):
         for parcels in read_parcels(reading, parcel_size=PARCEL_BYTES[0]):
-            yield from (worker.index_sealed(parcel) for parcel in parcels.to_pylist())
+            yield from map(worker.index_sealed, parcels.to_pylist())
 
 
-def encode_on_ray(plan: Plan, pieces: Sequence[Piece], *, db: str, encoder: str) -> Iterator[Outcome]:
+def encode_on_ray(wanted: pa.Table, pieces: Sequence[Piece], *, db: str, encoder: str) -> Iterator[Outcome]:
     with ray_on_demand() as start_ray:
         start_ray()
-        workers = share_out(0, useful=1 + plan.size // PARCEL_BYTES[0])
         yield from encode(
-            plan,
+            wanted,
             pieces,
             db=db,
             encoder=encoder,
             fingerprint=fingerprint_of(encoder),
-            workers=workers,
+            workers=share_out(0, useful=useful_workers(wanted)),
             rebuild=True,
         )
 

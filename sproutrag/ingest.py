@@ -20,7 +20,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.local import LocalFileSystem
 
 from sproutrag.documents import LONE_SURROGATE, Document
-from sproutrag.records import Rejected, document_of, document_of_file, parse_record
+from sproutrag.records import Rejected, document_of, document_of_file, parse_record, repeated_columns
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -246,7 +246,7 @@ def _read_parquet(piece: Piece) -> Iterator[Document | Rejected]:
     with _open(piece.path) as file:
         table = pq.ParquetFile(file)
         columns = table.schema_arrow.names
-        if refused := _missing(columns, piece.path) or _repeated(columns, piece.path):
+        if refused := _missing(columns, piece.path) or repeated_columns(columns, piece.path):
             if not piece.start:
                 yield refused
             return
@@ -293,7 +293,9 @@ def _read_csv(piece: Piece) -> Iterator[Document | Rejected]:
             except csv.Error as error:  # reading goes on with the line after it
                 yield Rejected(source, f"not CSV: {error}", "check the quotes from this line on")
                 continue
-            if not names and (refused := _missing(row or [], piece.path) or _repeated(row or [], piece.path)):
+            if not names and (
+                refused := _missing(row or [], piece.path) or repeated_columns(row or [], piece.path)
+            ):
                 yield refused
                 return
             if row is None:
@@ -320,13 +322,6 @@ def _missing(names: Sequence[str], path: str) -> Rejected | None:
         return None
     found = ", ".join(map(repr, names)) or "none"
     return Rejected(path, f"no column {' and '.join(lacking)}; columns are {found}", "rename the columns")
-
-
-def _repeated(names: Sequence[str], path: str) -> Rejected | None:
-    """Of two columns of one name only the last would be kept, and nobody would know."""
-    if not (twice := sorted({repr(name) for name in names if names.count(name) > 1})):
-        return None
-    return Rejected(path, f"more than one column {', '.join(twice)}", "rename or remove all but one of them")
 
 
 def _read_text(piece: Piece) -> Iterator[Document | Rejected]:

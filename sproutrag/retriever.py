@@ -255,7 +255,7 @@ def asked(query: str) -> str:
     """The query as it is searched for."""
     if len(query) > MAX_QUERY:
         raise QueryTooLong(
-            f"the query has {len(query):,} characters, {MAX_QUERY:,} are the most: ask with the part that matters"
+            f"the query has {len(query):,} characters, {MAX_QUERY:,} are the most: ask with a part of it"
         )
     return LONE_SURROGATE.sub("\ufffd", query)
 
