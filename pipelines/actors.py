@@ -6,6 +6,7 @@ together.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +18,10 @@ import ray
 from ray.actor import ActorHandle
 
 from pipelines.plan import DOCUMENT_OVERHEAD, read_all
-from pipelines.progress import Problem
-from sproutrag.documents import Document
+from sproutrag.documents import Document, content_hash
 from sproutrag.ingest import Piece
+from sproutrag.journal import Entry, record
+from sproutrag.quarantine import Problem
 from sproutrag.storage import Written, write_documents
 
 if TYPE_CHECKING:
@@ -46,11 +48,15 @@ class WorkerDiffers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one parcel of `size` bytes: fragments waiting for the commit, documents set aside."""
+    """What became of one parcel of `size` bytes: fragments waiting for the commit, documents set aside.
+
+    seconds: that its worker was busy with it.
+    """
 
     size: int
     written: Written | None
     problems: Sequence[Problem]
+    seconds: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -59,7 +65,8 @@ class Outcome:
     def from_json(cls, text: str) -> "Outcome":
         fields = json.loads(text)
         written = Written(**fields["written"]) if fields["written"] else None
-        return cls(fields["size"], written, [Problem(**problem) for problem in fields["problems"]])
+        problems = [Problem(**problem) for problem in fields["problems"]]
+        return cls(fields["size"], written, problems, fields["seconds"])
 
 
 # --- read
@@ -130,6 +137,7 @@ class IndexDocuments:
 
     fingerprint: of the encoder that the run is planned for.
     attempts: handle of the run's Attempts actor; without it, nothing is remembered beyond this process.
+    rebuild: the tables may hold another encoder's vectors, as they will be replaced.
     """
 
     def __init__(
@@ -140,6 +148,7 @@ class IndexDocuments:
         threads: int,
         fingerprint: str | None = None,
         attempts: ActorHandle | None = None,
+        rebuild: bool = False,
     ) -> None:
         import torch
 
@@ -148,6 +157,7 @@ class IndexDocuments:
         torch.set_num_threads(threads)
         self.db = db
         self.attempts = attempts
+        self.rebuild = rebuild
         self.encoder = SentenceEncoder.from_pretrained(encoder)
         if fingerprint not in (None, self.encoder.fingerprint):
             raise WorkerDiffers(
@@ -156,17 +166,24 @@ class IndexDocuments:
             )
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        outcomes = [self.index(unseal(p["documents"]), size=p["size"]).to_json() for p in batch.to_pylist()]
+        outcomes = [self.index_sealed(parcel).to_json() for parcel in batch.to_pylist()]
         return pa.table({"outcome": outcomes}, schema=OUTCOME)
+
+    def index_sealed(self, parcel: dict) -> Outcome:
+        return self.index(unseal(parcel["documents"]), size=parcel["size"])
 
     def index(self, parcel: Sequence[Document], *, size: int) -> Outcome:
         """One parcel of `size` bytes. If its worker died, it is taken document by document the next time."""
+        started = time.monotonic()
         work = f"parcel of {parcel[0].id}"
         encoded, problems = self.one_by_one(parcel) if self.begin(work) else self.encode(parcel)
-        fingerprint = self.encoder.fingerprint
-        written = write_documents(self.db, encoded, fingerprint=fingerprint) if encoded else None
+        written = self.write(encoded) if encoded else None
+        record(self.db, Entry(self.encoder.fingerprint, written, problems))
         self.finish(work)
-        return Outcome(size, written, problems)
+        return Outcome(size, written, problems, round(time.monotonic() - started, 3))
+
+    def write(self, encoded: Sequence["EncodedDocument"]) -> Written:
+        return write_documents(self.db, encoded, fingerprint=self.encoder.fingerprint, rebuild=self.rebuild)
 
     def encode(self, documents: Sequence[Document]) -> tuple[list["EncodedDocument"], list[Problem]]:
         return encode_each(self.encoder.encode, documents)
@@ -224,4 +241,4 @@ def sort_out(encoded: Sequence["EncodedDocument"]) -> tuple[list["EncodedDocumen
 
 def problem_with(document: Document, reason: str) -> Problem:
     hint = f"look at the text of {document.id!r}, correct it and run again; the other documents are indexed"
-    return Problem(document.source, document.id, reason, hint)
+    return Problem(document.source, document.id, reason, hint, content_hash(document))

@@ -5,7 +5,6 @@ usage; 3 done, but some inputs were set aside; 130 interrupted.
 """
 
 import io
-import json
 import os
 import sys
 import traceback
@@ -25,6 +24,7 @@ from sproutrag.options import (
     EvaluateOptions,
     IndexOptions,
     ModelsOptions,
+    QuarantineOptions,
     RollbackOptions,
     SearchOptions,
     ShowOptions,
@@ -32,11 +32,13 @@ from sproutrag.options import (
     VerifyOptions,
     VersionsOptions,
 )
+from sproutrag.terminal import print_facts, print_figures, print_json, print_passages, terminal
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
 
 Command = (
     Annotated[IndexOptions, subcommand("index")]
+    | Annotated[QuarantineOptions, subcommand("quarantine")]
     | Annotated[SearchOptions, subcommand("search")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
@@ -92,7 +94,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def report_interruption() -> int:
-    print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
+    print(
+        "interrupted; a run that did not finish changes nothing, and the next one continues it",
+        file=sys.stderr,
+    )
     return INTERRUPTED
 
 
@@ -119,27 +124,13 @@ def is_ours(error: Exception) -> bool:
 
 def require_place(options: Any) -> None:
     """An empty --db, as of an unset shell variable, would be the root of the file system."""
-    if getattr(options, "db", None) == "":
+    db = getattr(options, "db", None)
+    if db == "":
         raise WrongUsage("--db is empty: name the directory of an index, or a new one")
+    if db and "://" in db:
+        from sproutrag.snapshots import require_openable
 
-
-def print_json(value: Any) -> None:
-    """One line; where standard output cannot carry a character, its JSON escape."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    text = json.dumps(value, ensure_ascii=False)
-    carried = text.encode(encoding, "ignore").decode(encoding) == text
-    print(text if carried else json.dumps(value))
-
-
-def terminal() -> Any:
-    """rich on standard output; when its reader stops early, `run` answers, where rich would exit with 1."""
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise
-
-    return Terminal()
+        require_openable(db)
 
 
 # --- one function per command
@@ -150,16 +141,38 @@ def index(options: IndexOptions) -> int:
         raise WrongUsage("nothing to index: name files or directories (sproutrag index docs --db my.db)")
     if options.workers < 0:
         raise WrongUsage(f"--workers {options.workers}: give a number of processes, or 0 to choose by itself")
+    require_kept(options.keep)
+    from pipelines.index import forecast
     from pipelines.index import main as run_job
-    from pipelines.progress import print_report
 
     with redirect_stdout(sys.stderr):  # Ray prints there when a worker dies
-        report = run_job(options)
-    if options.json:
-        print_json(report.as_json())
-    else:
-        print_report(report, terminal())
-    return SET_ASIDE if report.quarantined else DONE
+        told = forecast(options) if options.dry_run else run_job(options)
+    return tell(told, as_json=options.json)
+
+
+def quarantine(options: QuarantineOptions) -> int:
+    if options.action == "retry":
+        from pipelines.index import retry
+
+        with redirect_stdout(sys.stderr):
+            told = retry(options)
+        return tell(told, as_json=options.json)
+    from sproutrag.quarantine import read_rows
+
+    return print_figures([row.as_json() for row in read_rows(options.db)], as_json=options.json)
+
+
+def tell(told: Any, *, as_json: bool) -> int:
+    """What a job returns, and the exit status that it means."""
+    if as_json:
+        print_json(told.as_json())
+    told.show(terminal(), quiet=as_json)
+    return int(told.exit_status)
+
+
+def require_kept(keep: int | None) -> None:
+    if keep is not None and keep < 1:
+        raise WrongUsage(f"--keep {keep}: the current snapshot always stays, so at least 1")
 
 
 def search(options: SearchOptions) -> int:
@@ -176,33 +189,18 @@ def search(options: SearchOptions) -> int:
     return DONE
 
 
-def print_passages(found: Sequence[Any]) -> None:
-    """Each passage with its document, score, spans and pages; text as stored, never read as markup."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from sproutrag.pages import cite
-
-    console = terminal()
-    if not found:
-        print("nothing found", file=sys.stderr)
-    for rank, passage in enumerate(found, start=1):
-        spans = ", ".join(f"{start}:{stop}" for start, stop in passage.spans)
-        heading = Text(f"{rank}. ", style="bold")
-        heading.append(passage.title or passage.doc_id, style="bold cyan")
-        heading.append(f"  {passage.score:.3f}", style="green")
-        console.print(heading)
-        place = cite(passage.pages, passage.sections)
-        console.print(Text(f"   {passage.doc_id} [{spans}] {place}".rstrip(), style="dim"))
-        console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
-
-
 def show(options: ShowOptions) -> int:
     from sproutrag.show import draw_tree, page_data, write_page
 
     view = tree_view(options)
     if options.html:
-        write_page(options.html, view)
+        try:
+            write_page(options.html, view)
+        except OSError as error:
+            place = f"--html {options.html}: {(error.strerror or str(error)).lower()}"
+            raise WrongUsage(
+                f"{place}; name a file in a directory that is there and may be written"
+            ) from error
         print(f"wrote {options.html}", file=sys.stderr)
     if options.json:
         print_json(page_data(view))
@@ -243,8 +241,7 @@ def stats(options: StatsOptions) -> int:
 
 
 def versions(options: VersionsOptions) -> int:
-    if options.keep is not None and options.keep < 1:
-        raise WrongUsage(f"--keep {options.keep}: the current snapshot always stays, so at least 1")
+    require_kept(options.keep)
     from sproutrag import retention
 
     if options.keep is None:
@@ -265,6 +262,8 @@ def rollback(options: RollbackOptions) -> int:
 
 
 def verify(options: VerifyOptions) -> int:
+    if options.repair:
+        return mend(options)
     from sproutrag import verification
 
     found = verification.verify(options.db, snapshot=options.snapshot)
@@ -275,6 +274,23 @@ def verify(options: VerifyOptions) -> int:
     else:
         print_figures(map(asdict, found.problems), as_json=False)
     return DONE if found.ok else FAILED
+
+
+def mend(options: VerifyOptions) -> int:
+    if options.snapshot is not None:
+        raise WrongUsage("--repair mends the newest state: leave --snapshot out, or roll back first")
+    from pipelines.repair import main as run_job
+
+    with redirect_stdout(sys.stderr):
+        mended = run_job(options)
+    if options.json:
+        print_json({"ok": mended.ok} | asdict(mended))
+    else:
+        for heading in ("repaired", "left", "problems"):
+            print_figures(({heading: ""} | asdict(one) for one in getattr(mended, heading)), as_json=False)
+        state = "sound" if mended.ok else "still broken"
+        print(f"snapshot {mended.snapshot} is {state}: {mended.documents} documents")
+    return DONE if mended.ok else FAILED
 
 
 def delete(options: DeleteOptions) -> int:
@@ -312,32 +328,9 @@ def evaluate(options: EvaluateOptions) -> int:
     return print_figures(run_job(options), as_json=options.json)
 
 
-def print_figures(figures: Any, *, as_json: bool) -> int:
-    if as_json:
-        print_json(figures)
-    else:
-        for figure in figures:
-            print_table(figure)
-    return DONE
-
-
-def print_facts(facts: dict[str, Any], *, as_json: bool) -> int:
-    if as_json:
-        print_json(facts)
-    else:
-        print_table(facts)
-    return DONE
-
-
-def print_table(values: dict[str, Any]) -> None:
-    width = max(map(len, values), default=0)
-    for name, value in values.items():
-        print(f"{name:<{width}}  {value}")
-    print()
-
-
 COMMANDS: dict[type, Callable[[Any], int]] = {
     IndexOptions: index,
+    QuarantineOptions: quarantine,
     SearchOptions: search,
     ShowOptions: show,
     StatsOptions: stats,
@@ -349,3 +342,6 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     BenchOptions: bench,
     EvaluateOptions: evaluate,
 }
+
+if __name__ == "__main__":
+    main()

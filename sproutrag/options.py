@@ -10,7 +10,21 @@ from tyro.conf import Positional, arg
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions:
+class ColumnOptions:
+    """Which fields of a jsonl, csv or parquet record are what."""
+
+    text_column: str = "text"
+    """Field or column of records (jsonl, parquet, csv) that holds the text."""
+    id_column: str = "doc_id"
+    """The one that holds the document's id, which must be unique in the corpus."""
+    title_column: str = "title"
+    """The one that holds the title."""
+    metadata_columns: tuple[str, ...] = ()
+    """The ones to keep as metadata; without this option, all others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions(ColumnOptions):
     """Read documents, encode them, build their trees and publish a new snapshot of the index.
 
     A document whose content did not change since the last run costs no encoding; if none changed, nothing is
@@ -27,22 +41,42 @@ class IndexOptions:
     encoder: str | None = None
     """Name of an encoder (`sproutrag models list`), a model directory, or a name on the Hugging Face hub;
     without it, the one that the index was built with, and all-MiniLM-L6-v2 for a new index."""
-    text_column: str = "text"
-    """Field or column of records (jsonl, parquet, csv) that holds the text."""
-    id_column: str = "doc_id"
-    """The one that holds the document's id, which must be unique in the corpus."""
-    title_column: str = "title"
-    """The one that holds the title."""
-    metadata_columns: tuple[str, ...] = ()
-    """The ones to keep as metadata; without this option, all others."""
     workers: int = 0
     """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False
     """Also delete documents of the index that the sources no longer hold."""
+    rebuild: bool = False
+    """Encode all documents anew, with another encoder or other leaf settings if need be, beside the live
+    index, and swap at the end. Stored documents that the sources lack are encoded from their stored text."""
+    keep: int | None = None
+    """After publishing keep the newest so many snapshots and free what only older ones need."""
+    dry_run: bool = False
+    """Only say what would be done and what it would cost; writes nothing."""
     wait: float = 0.0
     """Seconds to wait for another command that is writing to this index before giving up."""
     json: bool = False
     """Print the report as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineOptions(ColumnOptions):
+    """Inputs that were set aside: list them, or try them again although they did not change.
+
+    Exit status of retry: as of `index`; 3 where something is still set aside.
+    """
+
+    action: Positional[Literal["list", "retry"]]
+    """list: place, reason, what to do, how often tried; retry: read their files again and try them."""
+    docs: Annotated[Positional[tuple[str, ...]], arg(metavar="DOC...")] = ()
+    """Only these: doc_ids, or places as `list` shows them; without it, all."""
+    db: str
+    """Directory or URI of the index."""
+    workers: int = 0
+    """For retry: encoder processes, as for `index`."""
+    wait: float = 0.0
+    """For retry: seconds to wait for another command that is writing to this index."""
+    json: bool = False
+    """Print JSON: a list of rows, or {report, not_retryable}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +169,13 @@ class VerifyOptions:
     """Directory or URI of the index."""
     snapshot: int | None = None
     """Which snapshot; without it, the current one."""
+    repair: bool = False
+    """Mend what is broken as a new snapshot: documents are encoded again from their stored text, orphans and
+    unreadable files leave, indices are built again. What only a source can bring back is listed."""
+    wait: float = 0.0
+    """With --repair: seconds to wait for another command that is writing to this index."""
     json: bool = False
-    """Print one JSON object {ok, snapshot, documents, problems}."""
+    """Print one JSON object {ok, snapshot, documents, problems}, with --repair also {repaired, left}."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from sproutrag.records import (
     document_of_file,
     document_of_text,
     parse_record,
+    repeated_columns,
 )
 
 MAX_RECORD_BYTES = 256 << 20  # one line or file, after decompression; a longer one is set aside
@@ -97,9 +98,9 @@ def _read_parquet(piece: Piece) -> Iterator[Document | Rejected]:
             yield Rejected(piece.path, "compressed Parquet file", "decompress it: Parquet compresses inside")
             return
         table = pq.ParquetFile(file)
-        if missing := _missing(table.schema_arrow.names, piece):
+        if refused := _unusable(table.schema_arrow.names, piece):
             if not piece.start:
-                yield missing
+                yield refused
             return
         row = 1
         for group in range(table.num_row_groups):
@@ -144,8 +145,8 @@ def _read_csv(piece: Piece, delimiter: str = ",") -> Iterator[Document | Rejecte
             except csv.Error as error:  # reading goes on with the line after it
                 yield Rejected(source, f"not CSV: {error}", "check the quotes from this line on")
                 continue
-            if not names and (missing := _missing(row or [], piece)):
-                yield missing
+            if not names and (refused := _unusable(row or [], piece)):
+                yield refused
                 return
             if row is None:
                 return
@@ -165,6 +166,11 @@ def _csv_document(
     if any("\udc80" <= c <= "\udcff" for field in row for c in field if not field.isascii()):
         return Rejected(source, "not UTF-8", "save the file as UTF-8", row[names.index(columns.id)])
     return document_of(dict(zip(names, row, strict=False)), source, columns)
+
+
+def _unusable(names: Sequence[str], piece: Piece) -> Rejected | None:
+    """Why no record can be read under this header: columns that are not there, or there twice."""
+    return _missing(names, piece) or repeated_columns(names, piece.path)
 
 
 def _missing(names: Sequence[str], piece: Piece) -> Rejected | None:

@@ -3,7 +3,7 @@
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ OWN_KEYS = ("lang", "language", "metadata")  # read by these names whatever the 
 JSON_KINDS = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(?=[-_]|\Z)")
 MARKDOWN_TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", re.MULTILINE)
+KEEP_ONE = "rename or remove all but one of them"
 TITLE_SAMPLE = 4_096  # characters searched for a Markdown heading
 
 MAGIC = (b"\x89PNG", b"%PDF-", b"PK\x03\x04", b"GIF8", b"\xff\xd8\xff", b"\x1f\x8b", b"\x7fELF", b"BZh9",
@@ -121,7 +122,9 @@ def document_of_text(path: str, text: str, title: str, metadata: Mapping[str, An
 def parse_record(line: bytes, source: str, columns: Columns = OUR_COLUMNS) -> Document | Rejected:
     """One line of a JSON Lines file."""
     try:
-        record = json.loads(line.decode("utf-8"), parse_constant=lambda name: None)
+        record = json.loads(line.decode("utf-8"), parse_constant=lambda name: None, object_pairs_hook=_object)
+    except Unreadable as problem:
+        return problem.at(source)
     except UnicodeDecodeError as error:
         return Rejected(
             source, f"not UTF-8 at byte {error.start} of the line", "convert the file with iconv -t UTF-8"
@@ -137,6 +140,25 @@ def parse_record(line: bytes, source: str, columns: Columns = OUR_COLUMNS) -> Do
             source, f"expected object, got {_kind(record)}", 'write {"doc_id": …, "text": …} on each line'
         )
     return document_of(record, source, columns)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of two equal keys only the last would be kept, and nobody would know."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        reason = f"one object has more than one {_repeated([key for key, _ in pairs])}"
+        raise Unreadable(reason, KEEP_ONE, str(found.get("doc_id", "")))
+    return found
+
+
+def repeated_columns(names: Sequence[str], path: str) -> Rejected | None:
+    """As with keys of JSON, of two columns of one name only the last would be kept."""
+    twice = _repeated(names)
+    return Rejected(path, f"more than one column {twice}", KEEP_ONE) if twice else None
+
+
+def _repeated(names: Sequence[str]) -> str:
+    return ", ".join(sorted({repr(name) for name in names if names.count(name) > 1}))
 
 
 def heading_of(text: str) -> str:

@@ -56,9 +56,14 @@ LEAVES_BY_WORDS, NODES_BY_VECTOR = 256, 64  # read from the table to choose them
 RANK_OFFSET = 60  # of reciprocal rank fusion; hardly matters
 PROBES = 32  # of the vector index; see indices.py. No refinement: which documents come near is enough here
 BEAM_WIDTH = 5
+MAX_QUERY = 10_000  # characters, some 1,500 words: an encoder reads a few hundred, full-text search each one
 RERANKED = 32  # candidates that a cross-encoder reads
 SHELF_BYTES = 1 << 30
 QUERIES_REMEMBERED = 4096  # vectors of earlier queries
+
+
+class QueryTooLong(Exception):
+    """A whole document where a query is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class TreeRetriever:
         """
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: choose one of {', '.join(MODES)}")
-        query = LONE_SURROGATE.sub("\ufffd", query)
+        query = asked(query)
         if not any(map(str.isalnum, query)):
             return []
         among = self.allowed(doc, where)
@@ -242,10 +247,18 @@ class TreeRetriever:
 
     def trace(self, query: str, doc: str) -> tuple[np.ndarray, np.ndarray]:
         """Scores (2n-1,) of one document's nodes, and the nodes that the beam visits, best first."""
-        query = LONE_SURROGATE.sub("\ufffd", query)
-        ranking = self.rank(query, mode="hybrid", among=self.allowed(doc, None))
+        ranking = self.rank(asked(query), mode="hybrid", among=self.allowed(doc, None))
         assert ranking is not None, doc
         return ranking.node_scores, ranking.candidates
+
+
+def asked(query: str) -> str:
+    """The query as it is searched for."""
+    if len(query) > MAX_QUERY:
+        raise QueryTooLong(
+            f"the query has {len(query):,} characters, {MAX_QUERY:,} are the most: ask with a part of it"
+        )
+    return LONE_SURROGATE.sub("\ufffd", query)
 
 
 def rank_by_cosine(

@@ -23,7 +23,7 @@ class IndexProblem(Exception):
     """Something about an index on disk that its user has to know; the message says what, where and next.
 
     IndexProblem
-    ├── NoIndex             nothing to read at this place
+    ├── NoIndex             nothing to read at this place, or no place
     ├── EncoderMismatch     stored vectors and the encoder at hand belong to different models or settings
     ├── Unstorable          a document that must not be written (non-finite vectors, the same id twice)
     ├── BrokenIndex         the tables contradict each other
@@ -67,6 +67,17 @@ class DocumentNotFound(IndexProblem, KeyError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What the last run that encoded something cost: from it the next run's cost is estimated."""
+
+    text_bytes: int  # UTF-8
+    tokens: int
+    encode_seconds: float  # of all workers together, without their start
+    workers: int
+    disk_bytes: int  # data and indices that came with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One version of each table, published together. id 0: not published; version 0: no such table yet.
 
@@ -86,6 +97,7 @@ class Snapshot:
     sources: tuple[str, ...] = ()
     by: str = ""  # user@host
     command: str = ""  # what made it, in words; "" for a run that did not say
+    rates: Rates | None = None  # None for a snapshot of a version that did not measure
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -101,8 +113,22 @@ def refuse_mixture(db: str, fingerprints: Iterable[str]) -> None:
     if others:
         raise EncoderMismatch(
             f"{db} was built with encoder {built_with!r} but {others[0]!r} was given: "
-            "pass the encoder it was built with, or index into a new --db"
+            "pass the encoder it was built with, or let all documents be encoded anew with "
+            f"`sproutrag index SOURCE... --db {db} --rebuild --encoder NEW`"
         )
+
+
+def require_openable(db: str) -> None:
+    """Refuse a URI that names no place, or one of a kind that this installation cannot open."""
+    scheme, _, place = db.partition("://")
+    if not place.strip("/") and scheme != "file":
+        raise NoIndex(f"--db {db} names no place: write {scheme}://BUCKET/PATH")
+    try:
+        fsspec.url_to_fs(db)
+    except ImportError as error:
+        raise NoIndex(f"--db {db} cannot be opened here: {error}") from error
+    except ValueError as error:
+        raise NoIndex(f"--db {db}: {scheme}:// is not known: give a directory, s3:// or gs://") from error
 
 
 def list_snapshots(db: str) -> list[int]:
@@ -134,7 +160,8 @@ def read_snapshot(db: str, id: int) -> Snapshot:
     if record.pop("format") > RECORD_FORMAT:
         raise NoIndex(f"{snapshot_path(db, id)} was written by a newer sproutrag: update this installation")
     known_fields = {name: record[name] for name in Snapshot.__dataclass_fields__ if name in record}
-    return Snapshot(**known_fields | {"sources": tuple(record.get("sources", ()))})
+    rates = Rates(**record["rates"]) if record.get("rates") else None
+    return Snapshot(**known_fields | {"sources": tuple(record.get("sources", ())), "rates": rates})
 
 
 def write_snapshot(db: str, snapshot: Snapshot) -> None:

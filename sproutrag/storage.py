@@ -3,25 +3,27 @@
 Fragments are invisible until committed. There is one transaction per table and run, `nodes` first. The commit
 of `documents` names the version of `nodes` that belongs to it, so that one commit decides: whatever `nodes`
 holds beyond it is half a run, and the next commit takes it back. Readers follow snapshots (snapshots.py).
+
+A rebuild is the same two transactions, but each replaces its whole table, schema and all: older versions keep
+the old vectors for readers and for a rollback.
 """
 
 import datetime as dt
 import getpass
 import json
 import socket
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import chain
 from typing import TYPE_CHECKING
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.commit import CommitConflictError
 from lance.fragment import write_fragments as write_lance_fragments
 
+from sproutrag.commits import commits_since, replace_rows, settle
 from sproutrag.snapshots import (
     ConcurrentWriter,
     Snapshot,
@@ -33,12 +35,12 @@ from sproutrag.snapshots import (
     write_snapshot,
 )
 from sproutrag.tables import (
+    DOCUMENTS,
     TABLES,
     document_rows,
     ensure_table,
-    filters,
-    history,
     node_rows,
+    nodes_schema,
     open_table,
     table_exists,
     table_uri,
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
     from sproutrag.encoder import EncodedDocument
 
 COUNTS = ("documents", "nodes", "leaves", "tokens")
-COMMIT_ATTEMPTS = 5  # a compaction may win the race for a fragment; then the deletions are looked up again
-RUN_LOOKBACK = 100  # versions searched for a run that already committed, about 1 ms each
 
 
 # --- on the workers
@@ -67,33 +67,38 @@ class Written:
     documents: Sequence[str]  # fragment metadata, JSON
     nodes: Sequence[str]
     doc_ids: Sequence[str]
+    hashes: Sequence[str]  # of the documents' content, in the same order
     fingerprint: str
     dimension: int
     counts: dict[str, int]  # documents, nodes, leaves, tokens
 
 
-def write_documents(db: str, encoded: Sequence["EncodedDocument"], *, fingerprint: str) -> Written:
+def write_documents(
+    db: str, encoded: Sequence["EncodedDocument"], *, fingerprint: str, rebuild: bool = False
+) -> Written:
     """Build the documents' trees and write both as fragments that nobody sees before the commit."""
     trees = [build_tree(one.affinity) for one in encoded]
     rows = document_rows(encoded, trees, fingerprint=fingerprint)
-    return write_fragments(db, rows, node_rows(encoded, trees))
+    return write_fragments(db, rows, node_rows(encoded, trees), rebuild=rebuild)
 
 
-def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
+def write_fragments(db: str, documents: pa.Table, nodes: pa.Table, *, rebuild: bool = False) -> Written:
     """Write both tables' rows, at least one file each per call, and commit nothing.
 
     Safe on any number of workers and safe to repeat: what is never committed is never seen. Creates the
-    tables, empty, where there are none.
+    tables, empty, where there are none. For a `rebuild` the encoder may be another one than the tables'.
     """
     refuse_bad_vectors(nodes)
     (fingerprint,) = documents["fingerprint"].unique().to_pylist()
-    require_fingerprint(db, fingerprint)
+    if not rebuild:
+        require_fingerprint(db, fingerprint)
     leaves = pc.sum(documents["n_leaves"]).as_py()
     assert nodes.num_rows == 2 * leaves - documents.num_rows, (nodes.num_rows, leaves, documents.num_rows)
     return Written(
-        documents=write_files(db, "documents", documents),
-        nodes=write_files(db, "nodes", nodes),
+        documents=write_files(db, "documents", documents, rebuild=rebuild),
+        nodes=write_files(db, "nodes", nodes, rebuild=rebuild),
         doc_ids=documents["doc_id"].to_pylist(),
+        hashes=documents["content_hash"].to_pylist(),
         fingerprint=fingerprint,
         dimension=nodes.schema.field("vector").type.list_size,
         counts={
@@ -105,9 +110,10 @@ def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
     )
 
 
-def write_files(db: str, name: str, rows: pa.Table) -> list[str]:
+def write_files(db: str, name: str, rows: pa.Table, *, rebuild: bool) -> list[str]:
     ensure_table(db, name, rows.schema)
-    fragments = write_lance_fragments(rows, table_uri(db, name), schema=rows.schema, mode="append")
+    mode = "overwrite" if rebuild else "append"  # overwrites nothing: only the schema is not compared
+    fragments = write_lance_fragments(rows, table_uri(db, name), schema=rows.schema, mode=mode)
     return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 
@@ -133,29 +139,40 @@ def commit(
     sources: Sequence[str] = (),
     encoder: str = "",
     command: str = "",
+    rebuild: bool = False,
+    repair: bool = False,
 ) -> Snapshot:
     """Make what was written the new head of both tables, replacing these documents whole; `remove` deletes.
 
     One transaction per table. Repeating it with the same run_id changes nothing, and so does an empty run.
     Returns the head, not yet published. `sources` and `encoder` (a name or an absolute directory, for readers
-    to load the same one) are noted in it, and `command`, what its user asked for.
+    to load the same one) are noted in it, and `command`, what its user asked for. `rebuild`: the tables hold
+    what was written and nothing else, in its schema; a document that would get lost that way is refused.
+    `repair`: rows of another encoder may be there now, as they are among those that leave.
     """
     added = list(chain.from_iterable(w.doc_ids for w in written))
     if twice := [id for id, times in Counter(added).items() if times > 1]:
         raise Unstorable(
             f"{name_some(twice)} would be written twice in run {run_id}: give every document its own doc_id"
         )
-    require_fingerprint(db, *(w.fingerprint for w in written))
+    refuse_mixture(
+        db, [*(() if rebuild or repair else stored_fingerprint(db)), *(w.fingerprint for w in written)]
+    )
     if tables_exist(db):
         settle(db, run_id)
     if tables_exist(db) and (added or remove):
         stored = stored_hashes(db)
-        outgoing = [id for id in {*added, *remove} if id in stored]
+        if rebuild:
+            refuse_loss(db, stored, {*added, *remove})
+        outgoing = [*remove, *(id for id in set(added).difference(remove) if id in stored)]
+        whole = rebuild and bool(written)
+        noted = {"run_id": run_id, "encoder": encoder or encoder_of(db)}
         nodes = chain.from_iterable(w.nodes for w in written)
         documents = chain.from_iterable(w.documents for w in written)
-        nodes_version = replace_rows(db, "nodes", nodes, outgoing, {"run_id": run_id})
-        belongs = {"run_id": run_id, "nodes_version": str(nodes_version)}
-        replace_rows(db, "documents", documents, outgoing, belongs)
+        schema = nodes_schema(written[0].dimension) if whole else None
+        nodes_version = replace_rows(db, "nodes", nodes, outgoing, noted, schema=schema)
+        belongs = noted | {"nodes_version": str(nodes_version)}
+        replace_rows(db, "documents", documents, outgoing, belongs, schema=DOCUMENTS if whole else None)
     return replace(
         head(db),
         run_id=run_id,
@@ -165,83 +182,20 @@ def commit(
     )
 
 
-def replace_rows(
-    db: str, name: str, fragments: Iterable[str], outgoing: Sequence[str], properties: dict
-) -> int:
-    """One transaction: the outgoing documents' rows leave, the fragments come in. Returns the version."""
-    new = [lance.FragmentMetadata.from_json(text) for text in fragments]
-    for _ in range(COMMIT_ATTEMPTS):
-        table = open_table(db, name)
-        if version := version_of_run(table, properties["run_id"]):
-            return version
-        emptied, changed = delete_documents(table, outgoing)
-        if not (new or emptied or changed):
-            return table.version
-        operation = lance.LanceOperation.Update(
-            removed_fragment_ids=emptied,
-            updated_fragments=changed,
-            new_fragments=new,
-            update_mode="rewrite_rows",
+def refuse_loss(db: str, stored: Iterable[str], accounted: set[str]) -> None:
+    if lost := [id for id in stored if id not in accounted]:
+        raise Unstorable(
+            f"rebuilding {db} would lose {name_some(lost)}: nothing was changed; encode or delete these too"
         )
-        transaction = lance.Transaction(
-            read_version=table.version, operation=operation, transaction_properties=properties
-        )
-        try:
-            return lance.LanceDataset.commit(table, transaction).version
-        except CommitConflictError as conflict:
-            if not conflict.retryable:
-                raise
-    raise ConcurrentWriter(
-        f"{table_uri(db, name)} kept changing during {COMMIT_ATTEMPTS} attempts to commit it: "
-        "let one writer finish, then run again"
-    )
-
-
-def delete_documents(table: lance.LanceDataset, doc_ids: Sequence[str]) -> tuple[list[int], list]:
-    """Prepare the deletion: fragments that end up empty (ids) and fragments with new deletion vectors."""
-    offsets = defaultdict(list)
-    for condition in filters("doc_id", doc_ids):
-        for batch in table.scanner(columns=[], filter=condition, with_row_address=True).to_batches():
-            addresses = batch["_rowaddr"].to_numpy().astype(np.uint64)
-            for fragment_id in np.unique(addresses >> 32).tolist():
-                here = addresses[addresses >> 32 == fragment_id]
-                offsets[fragment_id].append((here & 0xFFFFFFFF).astype(np.int64))
-    fragments = {fragment.fragment_id: fragment for fragment in table.get_fragments()}
-    kept = {id: fragments[id].delete_rows(np.concatenate(rows).tolist()) for id, rows in offsets.items()}
-    emptied = [id for id, fragment in kept.items() if fragment is None]
-    return emptied, [fragment for fragment in kept.values() if fragment is not None]
-
-
-def settle(db: str, run_id: str) -> None:
-    """Take back what an earlier run committed to `nodes` before it died short of `documents`."""
-    newer = commits_since(open_table(db, "nodes"), settled_nodes_version(db))
-    foreign = [version for version, properties in newer if properties["run_id"] != run_id]
-    if foreign:
-        open_table(db, "nodes", version=foreign[-1] - 1).restore()
-
-
-def settled_nodes_version(db: str) -> int:
-    """The version of `nodes` that the head of `documents` belongs to; index building may have followed."""
-    snapshot = current_snapshot(db) or Snapshot(documents_version=1, nodes_version=1)
-    newer = commits_since(open_table(db, "documents"), snapshot.documents_version)
-    return int(newer[0][1]["nodes_version"]) if newer else snapshot.nodes_version
-
-
-def commits_since(table: lance.LanceDataset, version: int) -> list[tuple[int, dict[str, str]]]:
-    """Runs that changed rows after this version, newest first: (their version, what they wrote beside it)."""
-    newer = takewhile(lambda entry: entry[0] > version, history(table))
-    return [(committed, properties) for committed, properties in newer if "run_id" in properties]
-
-
-def version_of_run(table: lance.LanceDataset, run_id: str) -> int | None:
-    """The version that this run committed, if it did."""
-    recent = islice(history(table), RUN_LOOKBACK)
-    return next((version for version, properties in recent if properties.get("run_id") == run_id), None)
 
 
 def encoder_of(db: str) -> str:
-    current = current_snapshot(db)
-    return current.encoder if current else ""
+    """What the head was built with; a rebuild that died before it was published has moved it already."""
+    current = current_snapshot(db) or Snapshot(documents_version=1)
+    if not tables_exist(db):
+        return current.encoder
+    newer = commits_since(open_table(db, "documents"), current.documents_version)
+    return next((noted["encoder"] for _, noted in newer if "encoder" in noted), current.encoder)
 
 
 def head(db: str) -> Snapshot:
@@ -289,13 +243,13 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
     """Check the head and make it the current snapshot by one atomic write.
 
     `snapshot` is what `commit` returned. Indices may have been built since and are published with it; another
-    run may not have committed. A head that is current already is not published again.
+    run may not have committed. A head that is current already, and truly described, is not published again.
     """
     latest = head(db)
     current = current_snapshot(db)
     if not current and not latest.counts["documents"]:
         return latest
-    if current and current.versions == latest.versions:
+    if current and claims(current) == claims(latest):
         return current
     for name, version in zip(TABLES, snapshot.versions, strict=True):
         if others := commits_since(open_table(db, name), version):
@@ -311,9 +265,15 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
         documents_version=latest.documents_version,
         nodes_version=latest.nodes_version,
         created_at=now,
+        rates=snapshot.rates or (current.rates if current else None),
         by=f"{getpass.getuser()}@{socket.gethostname()}",
     )
     for name, version in zip(TABLES, published.versions, strict=True):
         tag_version(open_table(db, name), tag_of(published.id), version)
     write_snapshot(db, published)
     return published
+
+
+def claims(snapshot: Snapshot) -> tuple:
+    """What a record says of the tables."""
+    return snapshot.versions, snapshot.counts, snapshot.dimension, snapshot.fingerprint

@@ -5,9 +5,11 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import fsspec
 import lance
 import numpy as np
 import pyarrow as pa
@@ -148,6 +150,18 @@ def document_of(row: dict) -> Document:
     )
 
 
+def as_given(row: dict) -> Document | None:
+    """The document as it came in, proven by its content hash; None where what is stored was damaged.
+
+    The row holds the detected language where none was given, and the hash is of what was given.
+    """
+    if any(row[name] is None for name in ("title", "text", "language", "metadata")):
+        return None
+    stored = document_of(row)
+    candidates = (stored, replace(stored, language=""))
+    return next((one for one in candidates if content_hash(one) == row["content_hash"]), None)
+
+
 def tree_of(row: dict) -> Tree:
     """The tree in one row of `documents`, its lists as NumPy arrays."""
     return Tree.from_merges(row["merges"], row["affinity"])
@@ -169,6 +183,17 @@ def vectors_of(nodes: pa.Table) -> np.ndarray:
 
 def table_uri(db: str, name: str) -> str:
     return f"{db.rstrip('/')}/{name}.lance"
+
+
+def size_of_table(db: str, name: str) -> int:
+    """Bytes of one table on disk: data, indices and older versions."""
+    files, root = fsspec.url_to_fs(table_uri(db, name))
+    files.invalidate_cache()
+    return files.du(root) if files.exists(root) else 0
+
+
+def bytes_on_disk(db: str) -> int:
+    return sum(size_of_table(db, name) for name in TABLES)
 
 
 def open_table(db: str, name: str, version: int | None = None) -> lance.LanceDataset:

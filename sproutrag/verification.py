@@ -5,7 +5,7 @@ every publication and read a few columns; THOROUGH ones read everything.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import lance
@@ -13,15 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sproutrag.documents import content_hash, coverage
+from sproutrag.damage import unreadable_fragments, unreadable_indices
+from sproutrag.documents import coverage
 from sproutrag.indices import INDICES, index_freshness
 from sproutrag.snapshots import BrokenIndex, NoIndex, Snapshot, current_snapshot, name_some, read_snapshot
-from sproutrag.tables import document_of, lexical_texts, one_of, open_table, tree_of
+from sproutrag.tables import as_given, lexical_texts, one_of, open_table, tree_of
 from sproutrag.tree import Tree, progressive_embeddings
 
-REBUILD = "nothing was published; readers stay on the last snapshot; index into a new --db"
-INDEX_AGAIN = "delete the document, then index it again"
-ROLL_BACK = "roll back to a snapshot that verifies, or index into a new --db"
+REPAIR = "run `sproutrag verify --repair`"
+UNPUBLISHED = f"nothing was published; readers stay on the last snapshot; {REPAIR}"
+INDEX_AGAIN = f"{REPAIR}: what is broken is encoded again from the stored text"
+ROLL_BACK = f"{REPAIR}, or roll back to a snapshot that verifies"
+EXTEND = f"{REPAIR}, or `sproutrag index` again: both extend the indices"
 DOCUMENTS_AT_ONCE = 200
 VECTOR_TOLERANCE = 1e-5  # float32 means of unit vectors, computed in another order
 UNIT_TOLERANCE = 1e-3
@@ -31,7 +34,7 @@ SHOWN = 100  # problems per kind; a table of ten million broken rows needs no te
 @dataclass(frozen=True, slots=True)
 class Problem:
     """kind: holes, orphans, duplicates, text, coverage, tree, slices, vectors, width, full_text, index,
-    fingerprint, counts or unreadable."""
+    fingerprint, counts, files or unreadable."""
 
     kind: str
     what: str
@@ -74,7 +77,7 @@ def verify(db: str, *, snapshot: int | None = None) -> Verification:
 def require_sound(db: str, snapshot: Snapshot) -> None:
     """Refuse to go on with tables that contradict each other; the cheap form of `verify`."""
     if problems := problems_of(db, snapshot, QUICK):
-        raise BrokenIndex(f"{db}: {problems[0].what} in {problems[0].where}: {REBUILD}")
+        raise BrokenIndex(f"{db}: {problems[0].what} in {problems[0].where}: {UNPUBLISHED}")
 
 
 def problems_of(db: str, snapshot: Snapshot, checks: Sequence[Check]) -> list[Problem]:
@@ -86,7 +89,11 @@ def problems_of(db: str, snapshot: Snapshot, checks: Sequence[Check]) -> list[Pr
         )
     except (OSError, ValueError) as error:
         return [unreadable(error, f"{db}, versions {snapshot.versions}")]
-    return [problem for check in checks for problem in findings(check, subject)]
+    problems = [problem for check in checks for problem in findings(check, subject)]
+    if all(problem.kind != "unreadable" for problem in problems):
+        return problems
+    named = list(islice(files_readable(subject), SHOWN))
+    return [*named, *(problem for problem in problems if not named or problem.kind != "unreadable")]
 
 
 def findings(check: Check, subject: Subject) -> Iterator[Problem]:
@@ -100,6 +107,13 @@ def findings(check: Check, subject: Subject) -> Iterator[Problem]:
 def unreadable(error: Exception, where: str) -> Problem:
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     return Problem("unreadable", reason, where, ROLL_BACK)
+
+
+def files_readable(subject: Subject) -> Iterator[Problem]:
+    """Reads every file, so it is asked only once something could not be read."""
+    for table in (subject.documents, subject.nodes):
+        for _, files, reason in unreadable_fragments(table):
+            yield Problem("files", f"{files} cannot be read: {reason}", table.uri, ROLL_BACK)
 
 
 # --- quick: between the tables
@@ -162,30 +176,29 @@ def one_encoder(subject: Subject) -> Iterator[Problem]:
     stored = subject.documents.to_table(columns=["fingerprint"])["fingerprint"].unique().to_pylist()
     if others := [fingerprint for fingerprint in stored if fingerprint != subject.snapshot.fingerprint]:
         what = f"documents of encoder {name_some(others)} in an index of {subject.snapshot.fingerprint!r}"
-        yield Problem("fingerprint", what, f"snapshot {subject.snapshot.id}", "index into a new --db")
+        yield Problem("fingerprint", what, f"snapshot {subject.snapshot.id}", ROLL_BACK)
 
 
 def vectors_wide(subject: Subject) -> Iterator[Problem]:
     width, claimed = subject.nodes.schema.field("vector").type.list_size, subject.snapshot.dimension
     if width != claimed:
         what = f"vectors of {width} values where the record says {claimed}"
-        yield Problem("width", what, f"snapshot {subject.snapshot.id}", "index into a new --db")
+        yield Problem("width", what, f"snapshot {subject.snapshot.id}", ROLL_BACK)
 
 
 def indices_fresh(subject: Subject) -> Iterator[Problem]:
     """Every index that pays is there, knows every row, and its files can be read."""
-    run_again = "run `sproutrag index` again: it extends the indices"
     for name, table in (("documents", subject.documents), ("nodes", subject.nodes)):
         known = {index["column"]: index["unindexed_rows"] for index in index_freshness(table, name)}
         for column, rows in known.items():
             if rows:
-                yield Problem("index", f"{rows} rows are not indexed", f"{name}.{column}", run_again)
+                yield Problem("index", f"{rows} rows are not indexed", f"{name}.{column}", EXTEND)
         rows = table.count_rows()
         for index in INDICES:
             if index.table == name and index.column not in known and rows >= max(index.min_rows, 1):
-                yield Problem("index", f"no index over {rows} rows", f"{name}.{index.column}", run_again)
-    if any(index.name == "text" for index in subject.nodes.describe_indices()):
-        subject.nodes.to_table(columns=["node", "_score"], full_text_query="a", limit=1)
+                yield Problem("index", f"no index over {rows} rows", f"{name}.{index.column}", EXTEND)
+        for column, files, reason in unreadable_indices(table):
+            yield Problem("index", f"{files} cannot be read: {reason}", f"{name}.{column}", REPAIR)
 
 
 # --- thorough: document by document
@@ -193,6 +206,13 @@ def indices_fresh(subject: Subject) -> Iterator[Problem]:
 
 def documents_whole(subject: Subject) -> Iterator[Problem]:
     """Text, spans, tree, nodes and vectors of each document agree."""
+    for row, nodes in documents_with_nodes(subject):
+        if nodes.num_rows:  # no tree at all is a quick check's business
+            yield from document_faults(row, nodes)
+
+
+def documents_with_nodes(subject: Subject) -> Iterator[tuple[dict, pa.Table]]:
+    """Each row of `documents` with its rows of `nodes`, some hundred documents in memory."""
     ids = subject.documents.to_table(columns=["doc_id"])["doc_id"].unique().to_pylist()
     for start in range(0, len(ids), DOCUMENTS_AT_ONCE):
         condition = one_of("doc_id", ids[start : start + DOCUMENTS_AT_ONCE])
@@ -200,8 +220,16 @@ def documents_whole(subject: Subject) -> Iterator[Problem]:
         places = places_of(nodes["doc_id"])
         for row in subject.documents.to_table(filter=condition).to_pylist():
             own = nodes.take(places.get(row["doc_id"], pa.array([], pa.int64())))
-            if own.num_rows:  # no tree at all is a quick check's business
-                yield from document_problems(row, own.sort_by("node"))
+            yield row, own.sort_by("node")
+
+
+def document_faults(row: dict, nodes: pa.Table) -> list[Problem]:
+    """`document_problems`, also of a row whose columns hold what no code of ours writes."""
+    try:
+        return list(document_problems(row, nodes))
+    except Exception as error:  # the boundary: one document beyond reading must not hide the others
+        reason = f"its rows make no sense: {type(error).__name__}: {error}"
+        return [Problem("tree", reason, f"document {row['doc_id']!r}", INDEX_AGAIN)]
 
 
 def places_of(ids: pa.ChunkedArray) -> dict[str, pa.Array]:
@@ -217,12 +245,11 @@ def document_problems(row: dict, nodes: pa.Table) -> Iterator[Problem]:
     def problem(kind: str, what: str, next: str = INDEX_AGAIN) -> Problem:
         return Problem(kind, what, where, next)
 
-    document = document_of(row)
-    spans = np.asarray(row["spans"], dtype=np.int64).reshape(-1, 2)
-    # The row holds the detected language where none was given, and the hash is of what was given.
-    if row["content_hash"] not in (content_hash(document), content_hash(replace(document, language=""))):
+    document = as_given(row)
+    if document is None:
         yield problem("text", "the stored text is not the one that was indexed")
         return
+    spans = np.asarray(row["spans"], dtype=np.int64).reshape(-1, 2)
     if (reason := spans_fault(spans, row, document.text)) is not None:
         yield problem("coverage", reason)
         return

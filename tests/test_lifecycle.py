@@ -8,10 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sproutrag.commits import replace_rows
 from sproutrag.readers import ReadLease, hold_snapshot
 from sproutrag.retention import delete_documents, prune, rollback, versions
 from sproutrag.snapshots import current_snapshot
-from sproutrag.storage import commit, replace_rows, stored_hashes
+from sproutrag.storage import commit, stored_hashes
 from sproutrag.tables import open_table, tables_exist
 from sproutrag.verification import verify
 from tests.small_index import encoded, index, write

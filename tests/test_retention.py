@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sproutrag import retention
+from sproutrag.commits import replace_rows
 from sproutrag.lock import writer_lock
 from sproutrag.readers import hold_snapshot
 from sproutrag.retention import MAX_FRAGMENTS, delete_documents, prune, rollback, versions
@@ -19,7 +20,7 @@ from sproutrag.snapshots import (
     list_snapshots,
     read_snapshot,
 )
-from sproutrag.storage import commit, publish, replace_rows, stored_hashes
+from sproutrag.storage import commit, publish, stored_hashes
 from sproutrag.tables import open_table
 from sproutrag.verification import verify
 from tests.small_index import encoded, index, node_counts, write

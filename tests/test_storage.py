@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sproutrag.commits import replace_rows
 from sproutrag.indices import build_indices
 from sproutrag.snapshots import (
     BrokenIndex,
@@ -23,7 +24,6 @@ from sproutrag.storage import (
     Written,
     commit,
     publish,
-    replace_rows,
     require_fingerprint,
     stored_hashes,
 )

@@ -2,18 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from sproutrag.commits import replace_rows
 from sproutrag.snapshots import BrokenIndex, NoIndex, current_snapshot, list_snapshots
-from sproutrag.storage import commit, publish, replace_rows
-from sproutrag.tables import DOCUMENTS, one_of, open_table, table_uri
+from sproutrag.storage import commit, publish
+from sproutrag.tables import open_table
 from sproutrag.verification import verify
+from tests.damage import damage_document, damage_nodes, point_snapshot_at_heads, with_column, with_vectors
 from tests.small_index import encoded, index, write
 
 
@@ -26,53 +26,6 @@ def db(tmp_path: Path) -> str:
 
 def kinds(db: str) -> set[str]:
     return {problem.kind for problem in verify(db).problems}
-
-
-def point_snapshot_at_heads(db: str, **changes: object) -> None:
-    """As damage on disk would: the current record now shows the damaged tables."""
-    path = Path(db) / "snapshots" / f"{list_snapshots(db)[-1]:06d}.json"
-    record = json.loads(path.read_text())
-    heads = {f"{name}_version": open_table(db, name).version for name in ("documents", "nodes")}
-    path.write_text(json.dumps(record | heads | changes))
-
-
-def damage_document(db: str, id: str, **changes: object) -> None:
-    """Replace columns of one document's row, then hide that anything happened."""
-    table = open_table(db, "documents")
-    (row,) = table.to_table(filter=one_of("doc_id", [id])).to_pylist()
-    table.delete(one_of("doc_id", [id]))
-    lance.write_dataset(
-        pa.Table.from_pylist([row | changes], schema=DOCUMENTS), table_uri(db, "documents"), mode="append"
-    )
-    point_snapshot_at_heads(db)
-
-
-def damage_nodes(db: str, condition: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Rewrite the matching node rows, then bring the full-text index up to date."""
-    table = open_table(db, "nodes")
-    rows = table.to_table(filter=condition)
-    table.delete(condition)
-    lance.write_dataset(change(rows).cast(table.schema), table_uri(db, "nodes"), mode="append")
-    open_table(db, "nodes").optimize.optimize_indices()
-    point_snapshot_at_heads(db)
-
-
-def with_vectors(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[pa.Table], pa.Table]:
-    def rewrite(rows: pa.Table) -> pa.Table:
-        vectors = change(np.stack(rows["vector"].to_numpy()))
-        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-        return rows.set_column(rows.schema.get_field_index("vector"), "vector", column)
-
-    return rewrite
-
-
-def with_column(name: str, values: Callable[[list], list]) -> Callable[[pa.Table], pa.Table]:
-    def rewrite(rows: pa.Table) -> pa.Table:
-        field = rows.schema.field(name)
-        column = pa.array(values(rows[name].to_pylist()), field.type)
-        return rows.set_column(rows.schema.get_field_index(name), field, column)
-
-    return rewrite
 
 
 def test_a_sound_index_has_no_problems(db):
@@ -91,7 +44,7 @@ def test_every_problem_says_what_where_and_what_next(db):
     point_snapshot_at_heads(db)
     first = verify(db).problems[0]
     assert (first.kind, first.where) == ("holes", "'b'")
-    assert first.what == "1 documents have no tree" and "index it again" in first.next
+    assert first.what == "1 documents have no tree" and "verify --repair" in first.next
 
 
 def test_holes(db):
@@ -223,10 +176,14 @@ def test_files_that_are_gone_or_cut_off(db, place):
     files = list((Path(db) / place).rglob("*.lance"))
     for path in files:
         path.write_bytes(path.read_bytes()[:40])
-    assert kinds(db) == {"unreadable"}
+    kind = "index" if place.endswith("_indices") else "files"
+    assert kinds(db) == {kind}
     for path in files:
         path.unlink()
-    assert kinds(db) == {"unreadable"}
+    assert kinds(db) == {kind}
+    told = verify(db).problems[0]
+    named = files[0].name if kind == "files" else files[0].parent.name
+    assert named in told.what and "cannot be read" in told.what and "verify --repair" in told.next
 
 
 def test_a_version_that_is_gone(db):

@@ -83,12 +83,14 @@ def tiny_modernbert(path: Path | str, *, window: int = 256, seed: int = 0) -> st
     return save(path, ModernBertModel, config, tokenizer, seed)
 
 
-def tiny_qwen3(path: Path | str, *, n_layers: int = 2, window: int = 256, seed: int = 0) -> str:
+def tiny_qwen3(
+    path: Path | str, *, n_layers: int = 2, window: int = 256, width: int = 32, seed: int = 0
+) -> str:
     """Causal, grouped heads (4 query, 2 key/value), byte-level BPE that ends texts with <|endoftext|>."""
     tokenizer = byte_level()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=32,
+        hidden_size=width,
         num_hidden_layers=n_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
