@@ -128,9 +128,10 @@ def seen(problem: Problem, before: Row | None, code: str, now: str) -> Row:
 
 
 def file_of(source: str, known: Collection[str] = ()) -> str:
-    """The file of a place: "notes.jsonl:12" lies in notes.jsonl; a name that ends like that is its own."""
-    path, colon, line = source.rpartition(":")
-    return path if colon and line.isdigit() and source not in known else source
+    """The file that holds "a.jsonl:12" or "b.pdf:page 3"; a name that ends like that is its own."""
+    path, colon, place = source.rpartition(":")
+    in_file = bool(colon) and place.removeprefix("page ").isdigit()
+    return path if in_file and source not in known else source
 
 
 def write_rows(db: str, rows: Sequence[Row]) -> None:
