@@ -246,7 +246,7 @@ def _read_parquet(piece: Piece) -> Iterator[Document | Rejected]:
     with _open(piece.path) as file:
         table = pq.ParquetFile(file)
         columns = table.schema_arrow.names
-        if refused := _missing(columns, piece.path) or repeated_columns(columns, piece.path):
+        if refused := _missing(columns, piece.path):
             if not piece.start:
                 yield refused
             return
@@ -319,7 +319,7 @@ def _csv_document(names: Sequence[str], row: Sequence[str], source: str) -> Docu
 def _missing(names: Sequence[str], path: str) -> Rejected | None:
     lacking = [name for name in ("doc_id", "text") if name not in names]
     if not lacking:
-        return None
+        return repeated_columns(names, path)
     found = ", ".join(map(repr, names)) or "none"
     return Rejected(path, f"no column {' and '.join(lacking)}; columns are {found}", "rename the columns")
 
