@@ -25,6 +25,7 @@ from pipelines.progress import Progress
 from pipelines.rebuild import refuse_loss, with_stored
 from pipelines.reports import Forecast, Report, Retried
 from sproutrag import journal, quarantine
+from sproutrag.commits import settle
 from sproutrag.disk import full_disk_explained, require_room
 from sproutrag.ingest import Piece, survey
 from sproutrag.lock import WriterLock, writer_lock
@@ -99,6 +100,7 @@ def writing(db: str, command: str, *, wait_s: float) -> Iterator[WriterLock]:
 
 def index(run: Run, *, lock: WriterLock) -> Report:
     progress = Progress()
+    settle(run.db, run_id="")
     with ray_on_demand() as start_ray:
         work = look(run, start_ray=start_ray, progress=progress)
         before = bytes_on_disk(run.db)

@@ -37,7 +37,8 @@ Records = Callable[[int], list[dict]]
 @pytest.fixture(scope="module", autouse=True)
 def ray_here() -> Iterator[None]:
     os.environ.update(RAY_AUTH_MODE="disabled", PYTHONPATH=str(ROOT))
-    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+    here = {"address": "local", "num_cpus": 2, "object_store_memory": 100 << 20}
+    ray.init(**here, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
