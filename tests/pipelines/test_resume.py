@@ -1,7 +1,7 @@
 """Runs that die and the runs after them: the driver's side, a real encoder in this process, no Ray."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,6 @@ Records = Callable[[int], list[dict]]
 @pytest.fixture
 def db(tmp_path: Path) -> str:
     return str(tmp_path / "db")
-
-
-@pytest.fixture(scope="session")
-def worker(tiny_encoder: str) -> Iterator[IndexDocuments]:
-    """What Ray's workers run; `db` is set by who uses it."""
-    yield IndexDocuments(db="", encoder=tiny_encoder, threads=1)
 
 
 @pytest.fixture
