@@ -120,7 +120,7 @@ def index(run: Run, *, lock: WriterLock) -> Report:
     with progress.stage("publish"):
         lock.require()
         remember_problems(run, work, accounts)
-        rates = measured(encoded.rest, encoded.outcomes, workers=encoded.workers, disk_bytes=grown)
+        rates = measured(run.db, encoded.rest, encoded.outcomes, workers=encoded.workers)
         snapshot = publish(run.db, replace(head, rates=rates))
         journal.empty(run.db)
     with progress.stage("clean-up"):
