@@ -188,7 +188,9 @@ def test_a_document_that_kills_its_worker_is_set_aside_and_the_rest_is_indexed(
     assert (report.indexed, report.quarantined) == (19, 1)
     assert report.problems[0].doc_id == "doc-011" and "worker" in report.problems[0].reason
     again = index(write_corpus(corpus))
-    assert (again.unchanged, again.quarantined, again.workers) == (19, 1, 0), "it kills one run's workers only"
+    assert (again.unchanged, again.quarantined, again.workers) == (19, 1, 0), (
+        "it kills one run's workers only"
+    )
 
 
 def test_a_long_scan_goes_on_in_parallel_and_finds_the_same(
