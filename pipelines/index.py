@@ -25,6 +25,7 @@ from pipelines.progress import Progress
 from pipelines.rebuild import refuse_loss, with_stored
 from pipelines.reports import Forecast, Report, Retried
 from sproutrag import journal, quarantine
+from sproutrag.commits import settle
 from sproutrag.disk import full_disk_explained, require_room
 from sproutrag.ingest import Piece, survey
 from sproutrag.lock import WriterLock, writer_lock
@@ -33,7 +34,7 @@ from sproutrag.options import ColumnOptions, IndexOptions, QuarantineOptions
 from sproutrag.records import Columns
 from sproutrag.snapshots import DocumentNotFound, Snapshot, current_snapshot, name_some
 from sproutrag.storage import Written, commit, encoder_of, publish, require_fingerprint, stored_hashes
-from sproutrag.tables import bytes_on_disk
+from sproutrag.tables import bytes_on_disk, remove_tables
 
 GONE_HINT = "bring the file back or go where its path holds; with `index --delete-missing` the row goes"
 
@@ -101,6 +102,7 @@ def writing(db: str, command: str, *, wait_s: float) -> Iterator[WriterLock]:
 
 def index(run: Run, *, lock: WriterLock) -> Report:
     progress = Progress()
+    settle(run.db, run_id="")
     with ray_on_demand() as start_ray:
         work = look(run, start_ray=start_ray, progress=progress)
         before = bytes_on_disk(run.db)
@@ -120,7 +122,7 @@ def index(run: Run, *, lock: WriterLock) -> Report:
     with progress.stage("publish"):
         lock.require()
         remember_problems(run, work, accounts)
-        rates = measured(encoded.rest, encoded.outcomes, workers=encoded.workers, disk_bytes=grown)
+        rates = measured(run.db, encoded.rest, encoded.outcomes, workers=encoded.workers)
         snapshot = publish(run.db, replace(head, rates=rates))
         journal.empty(run.db)
     with progress.stage("clean-up"):
@@ -265,6 +267,8 @@ def encode_rest(run: Run, work: Work, *, start_ray: Callable[[], None], progress
     rest = without(work.plan.wanted, {*taken, *(problem.doc_id for problem in work.finished.problems)})
     expected = estimate_of(run, rest)
     require_room(run.db, expected.bytes)
+    if not left and current_snapshot(run.db) is None and not stored_hashes(run.db):
+        remove_tables(run.db)
     if not rest.num_rows:
         return Encoded(left, dropped, [], rest, 0, expected)
     with progress.stage("start"):

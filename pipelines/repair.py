@@ -29,7 +29,14 @@ from sproutrag.snapshots import NoIndex, Snapshot, current_snapshot, refuse_mixt
 from sproutrag.storage import commit, encoder_of, publish
 from sproutrag.stored import stored_pieces
 from sproutrag.tables import TABLES, open_table
-from sproutrag.verification import Problem, Subject, document_faults, documents_with_nodes, verify
+from sproutrag.verification import (
+    Problem,
+    Subject,
+    Verification,
+    document_faults,
+    documents_with_nodes,
+    verify,
+)
 
 HERE_BYTES = 1 << 20  # encoded in this process: starting Ray takes longer
 
@@ -82,10 +89,10 @@ def main(options: VerifyOptions) -> Repair:
             raise NoIndex(f"{options.db} holds no index: run `sproutrag index SOURCE... --db {options.db}`")
         if (found := verify(options.db)).ok:
             return Repair(found.snapshot, found.documents, (), (), ())
-        return repair(options.db, current, lock=lock)
+        return repair(options.db, current, found, lock=lock)
 
 
-def repair(db: str, current: Snapshot, *, lock: WriterLock) -> Repair:
+def repair(db: str, current: Snapshot, found: Verification, *, lock: WriterLock) -> Repair:
     notes = Notes()
     settle(db, run_id="")
     leave_unreadable(db, notes)
@@ -109,8 +116,8 @@ def repair(db: str, current: Snapshot, *, lock: WriterLock) -> Repair:
     notes.repaired += [Mended(done, "indices") for done in build_indices(db)]
     lock.require()
     snapshot = publish(db, head)
-    if snapshot.id != current.id and current.counts != snapshot.counts:
-        notes.repaired.append(Mended(f"the record says {snapshot.counts} now", f"snapshot {snapshot.id}"))
+    if any(problem.kind in ("counts", "width") for problem in found.problems):
+        notes.repaired.append(Mended("the record says what the tables hold", f"snapshot {snapshot.id}"))
     after = verify(db)
     return Repair(after.snapshot, after.documents, after.problems, tuple(notes.repaired), tuple(notes.left))
 

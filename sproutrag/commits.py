@@ -10,7 +10,7 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from sproutrag.snapshots import ConcurrentWriter, Snapshot, current_snapshot
-from sproutrag.tables import filters, history, open_table, table_uri
+from sproutrag.tables import filters, history, open_table, table_uri, tables_exist
 
 COMMIT_ATTEMPTS = 5  # a compaction may win the race for a fragment; then the deletions are looked up again
 RUN_LOOKBACK = 100  # versions searched for a run that already committed, about 1 ms each
@@ -76,7 +76,12 @@ def delete_documents(table: lance.LanceDataset, doc_ids: Sequence[str]) -> tuple
 
 
 def settle(db: str, run_id: str) -> None:
-    """Take back what an earlier run committed to `nodes` before it died short of `documents`."""
+    """Take back what an earlier run committed to `nodes` before it died short of `documents`.
+
+    Before anything is written, as that run may have changed the table's schema.
+    """
+    if not tables_exist(db):
+        return
     newer = commits_since(open_table(db, "nodes"), settled_nodes_version(db))
     foreign = [version for version, properties in newer if properties["run_id"] != run_id]
     if foreign:

@@ -158,8 +158,7 @@ def commit(
     refuse_mixture(
         db, [*(() if rebuild or repair else stored_fingerprint(db)), *(w.fingerprint for w in written)]
     )
-    if tables_exist(db):
-        settle(db, run_id)
+    settle(db, run_id)
     if tables_exist(db) and (added or remove):
         stored = stored_hashes(db)
         if rebuild:

@@ -11,6 +11,7 @@ from sproutrag.cli import DONE, FAILED, WRONG_USAGE, is_ours, report_failure, ru
 from sproutrag.snapshots import NoIndex
 from sproutrag.tables import tables_exist
 from sproutrag.where import WhereError
+from tests.small_index import encoded, index
 
 ROOT = Path(__file__).parent.parent
 
@@ -176,3 +177,40 @@ def test_a_closed_standard_output_is_no_failure() -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (DONE, "")
+
+
+@pytest.mark.parametrize(
+    ("db", "told"), [("s3:///", "names no place: write s3://BUCKET"), ("foo://x", "foo:// is not known")]
+)
+def test_a_place_that_is_none_is_told_in_our_words(
+    db: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["stats", "--db", db]) == FAILED
+    error = capsys.readouterr().err
+    assert told in error and db in error and "Error:" not in error
+
+
+def test_a_page_that_cannot_be_written_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "db")
+    index(db, [encoded("a", 3)], "1")
+    assert run(["show", "a", "--db", db, "--html", "/nonexist/x.html"]) == WRONG_USAGE
+    assert "--html /nonexist/x.html: no such file or directory" in capsys.readouterr().err
+
+
+def test_a_query_as_long_as_a_document_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "db")
+    index(db, [encoded("a", 3)], "1")
+    assert run(["search", "river " * 10_000, "--db", db]) == FAILED
+    assert "60,000 characters" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program() -> None:
+    words = [sys.executable, "-m", "sproutrag.cli", "--help"]
+    assert "verify" in subprocess.run(words, capture_output=True, text=True).stdout
+
+
+def test_repair_is_of_the_newest_state_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--db", "my.db", "--repair", "--snapshot", "1"]) == WRONG_USAGE
+    assert "roll back first" in capsys.readouterr().err

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from pipelines import index as job
+from pipelines import encoding, maintenance
 from pipelines.actors import IndexDocuments, problem_with
 from pipelines.index import main
-from pipelines.progress import Report
 from pipelines.rebuild import RebuildRefused
+from pipelines.reports import Report
 from sproutrag.commits import replace_rows
 from sproutrag.documents import Document
 from sproutrag.index import TreeIndex
@@ -37,7 +37,8 @@ Records = Callable[[int], list[dict]]
 @pytest.fixture(scope="module", autouse=True)
 def ray_here() -> Iterator[None]:
     os.environ.update(RAY_AUTH_MODE="disabled", PYTHONPATH=str(ROOT))
-    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+    here = {"address": "local", "num_cpus": 2, "object_store_memory": 100 << 20}
+    ray.init(**here, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -102,7 +103,7 @@ def test_documents_that_only_the_index_holds_are_taken_along(
     assert (report.inputs, report.replaced, report.deleted, report.documents) == (12, 12, 0, 12)
     assert stored_hashes(db) == before, "the next run finds nothing changed"
     assert index(write_corpus(corpus), encoder=wide_encoder).unchanged == 12
-    report = index(rest, encoder=wide_encoder, rebuild=True, delete_missing=True)
+    report = index(write_corpus(corpus[:5]), encoder=wide_encoder, rebuild=True, delete_missing=True)
     assert (report.replaced, report.deleted, report.documents) == (5, 7, 5)
     assert verify(db).ok
 
@@ -129,7 +130,7 @@ def test_a_rebuild_whose_encoder_fails_leaves_the_live_index_serving(
     index(source)
     found = TreeIndex.open(db).search("Clause 3.1", k=1)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(job, "IndexDocuments", FailsOnRain)
+    monkeypatch.setattr(encoding, "IndexDocuments", FailsOnRain)
     with pytest.raises(RebuildRefused, match=r"would lose 'doc-00.*the encoder failed.*sproutrag delete"):
         index(source, encoder=wide_encoder, rebuild=True)
     assert list_snapshots(db) == [1] and stored_hashes(db).keys() == {one["doc_id"] for one in corpus}
@@ -188,7 +189,7 @@ def test_a_rebuild_killed_before_it_was_published_is_finished_by_the_next_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "build_indices", killed)
+        patch.setattr(maintenance, "build_indices", killed)
         with pytest.raises(KeyboardInterrupt):
             index(source, encoder=wide_encoder, rebuild=True)
     assert TreeIndex.open(db).snapshot.encoder == tiny_encoder and encoder_of(db) == wide_encoder

@@ -115,7 +115,16 @@ BROKEN_ROWS = {
 }
 
 
-@pytest.mark.parametrize("damage", BROKEN_ROWS.values(), ids=BROKEN_ROWS.keys())
+ALIKE = {"a node twice", "affinity", "depth", "no vector", "vectors not of length 1", "columns of nothing"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(damage, id=name, marks=[pytest.mark.slow] if name in ALIKE else [])
+        for name, damage in BROKEN_ROWS.items()
+    ],
+)
 def test_a_broken_document_is_encoded_again_and_no_other_is_touched(
     db: str, damage: Callable[[str], None]
 ) -> None:
