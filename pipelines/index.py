@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import fsspec
 import pyarrow as pa
 
 from pipelines import maintenance
@@ -23,20 +22,18 @@ from pipelines.maintenance import Step
 from pipelines.plan import Plan, plan_run, scan, size_of, without
 from pipelines.progress import Progress
 from pipelines.rebuild import refuse_loss, with_stored
-from pipelines.reports import Forecast, Report, Retried
+from pipelines.reports import Forecast, Report
 from sproutrag import journal, quarantine
 from sproutrag.commits import settle
 from sproutrag.disk import full_disk_explained, require_room
 from sproutrag.ingest import Piece, survey
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
-from sproutrag.options import ColumnOptions, IndexOptions, QuarantineOptions
+from sproutrag.options import ColumnOptions, IndexOptions
 from sproutrag.records import Columns
-from sproutrag.snapshots import DocumentNotFound, Snapshot, current_snapshot, name_some
+from sproutrag.snapshots import Snapshot, current_snapshot
 from sproutrag.storage import Written, commit, encoder_of, publish, require_fingerprint, stored_hashes
 from sproutrag.tables import bytes_on_disk, remove_tables
-
-GONE_HINT = "bring the file back or go where its path holds; with `index --delete-missing` the row goes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,27 +147,6 @@ def forecast(options: IndexOptions) -> Forecast:
     )
 
 
-def retry(options: QuarantineOptions) -> Retried:
-    """Read the files of what was set aside again, and try these documents as if for the first time."""
-    rows = chosen_rows(options)
-    files = sorted({quarantine.file_of(row.problem.source) for row in rows})
-    there = {path for path in files if exists(path)}
-    gone = [row.problem for row in rows if quarantine.file_of(row.problem.source) not in there]
-    not_retryable = [replace(one, reason=gone_reason(one), hint=GONE_HINT) for one in gone]
-    if not there:
-        return Retried(None, not_retryable)
-    command = f"quarantine retry {name_some(options.docs)}".strip()
-    asked = IndexOptions(sources=tuple(sorted(there)), db=options.db, workers=options.workers)
-    with writing(options.db, command, wait_s=options.wait) as lock:
-        run = replace(
-            prepare(asked, command),
-            sources=(current_snapshot(options.db) or Snapshot()).sources,
-            columns=columns_of(options),
-            retried=frozenset(row.problem.doc_id for row in rows),
-        )
-        return Retried(index(run, lock=lock), not_retryable)
-
-
 # --- before anything is encoded
 
 
@@ -231,27 +207,6 @@ def estimate_of(run: Run, rest: pa.Table) -> Estimate:
     current = current_snapshot(run.db)
     rates = current.rates if current else None
     return estimate(rest, rates=rates, workers=run.workers, useful=useful_workers(rest))
-
-
-def chosen_rows(options: QuarantineOptions) -> list[quarantine.Row]:
-    """The rows that are named by doc_id or place, or all."""
-    rows = quarantine.read_rows(options.db)
-    names = {name for row in rows for name in (row.problem.doc_id, row.problem.source)}
-    if unknown := [name for name in options.docs if name not in names]:
-        raise DocumentNotFound(
-            f"nothing is set aside as {name_some(unknown)}: `sproutrag quarantine list --db {options.db}`"
-        )
-    asked = frozenset(options.docs)
-    return [row for row in rows if not asked or asked & {row.problem.doc_id, row.problem.source}]
-
-
-def exists(path: str) -> bool:
-    files, inner = fsspec.url_to_fs(path)
-    return bool(files.exists(inner))
-
-
-def gone_reason(problem: quarantine.Problem) -> str:
-    return f"not retryable: {quarantine.file_of(problem.source)} is not there (seen from {os.getcwd()})"
 
 
 def choose_encoder(options: IndexOptions) -> str:

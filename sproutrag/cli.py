@@ -152,7 +152,7 @@ def index(options: IndexOptions) -> int:
 
 def quarantine(options: QuarantineOptions) -> int:
     if options.action == "retry":
-        from pipelines.index import retry
+        from pipelines.retry import retry
 
         with redirect_stdout(sys.stderr):
             told = retry(options)

@@ -8,7 +8,8 @@ import pytest
 
 from pipelines import actors
 from pipelines.actors import IndexDocuments
-from pipelines.index import forecast, retry
+from pipelines.index import forecast
+from pipelines.retry import retry
 from pipelines.reports import Report
 from sproutrag import quarantine
 from sproutrag.documents import Document
