@@ -9,8 +9,8 @@ import pytest
 from pipelines import actors
 from pipelines.actors import IndexDocuments
 from pipelines.index import forecast
-from pipelines.retry import retry
 from pipelines.reports import Report
+from pipelines.retry import retry
 from sproutrag import quarantine
 from sproutrag.documents import Document
 from sproutrag.options import IndexOptions, QuarantineOptions
