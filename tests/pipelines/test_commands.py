@@ -30,7 +30,8 @@ def test_a_run_its_dry_run_and_its_quarantine_as_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["index", write_corpus(records(4)), "--db", db, "--encoder", tiny_encoder]
-    Path(words[1]).open("a").write("[1]\n")
+    source = Path(words[1])
+    source.write_text(source.read_text() + "[1]\n")
     assert run([*words, "--dry-run"]) == DONE and not Path(db).exists()
     told = capsys.readouterr().out
     assert "new" in told and "default rates" in told and "tokens" in told
@@ -46,7 +47,7 @@ def test_a_run_its_dry_run_and_its_quarantine_as_commands(
     assert run(["quarantine", "retry", "--db", db, "--json"]) == SET_ASIDE
     retried = json.loads(capsys.readouterr().out)
     assert retried["report"]["unchanged"] == 4 and retried["not_retryable"] == []
-    Path(words[1]).unlink()
+    source.unlink()
     assert run(["quarantine", "retry", "--db", db]) == SET_ASIDE
     assert "not retryable" in capsys.readouterr().err
     assert run(["quarantine", "retry", "nobody", "--db", db]) == FAILED
