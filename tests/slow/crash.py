@@ -1,6 +1,7 @@
 """`kill -9` in the middle of an indexing run, again and again; after each re-run the index has to be whole.
 
-    python tests/slow/crash.py --rounds 50
+    python tests/slow/crash.py --rounds 50              # each run with a Ray of its own
+    python tests/slow/crash.py --rounds 50 --cluster    # all runs join one; starting Ray each time costs most
 
 Each round changes a third of 300 small documents, adds some, removes some, starts a run, kills its driver or
 one of its Ray workers at a random moment, and runs again. Then: every input accounted for, `verify` content,
@@ -16,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import lance
 import numpy as np
+from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # for a script run by hand
@@ -80,9 +83,13 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a crash test lives: one folder with the encoder, the sources and the index."""
+    """Where a crash test lives: one folder with the encoder, the sources and the index.
+
+    cluster: address of the Ray that runs join; "" for one of their own.
+    """
 
     folder: str
+    cluster: str = ""
 
     @property
     def db(self) -> str:
@@ -96,13 +103,13 @@ class Place:
     def encoder(self) -> str:
         return f"{self.folder}/encoder"
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, workers: int = 1) -> subprocess.Popen[bytes]:
         """A run in a session of its own; what it prints goes to files, so that no pipe can block it."""
         words = ["index", self.source, "--db", self.db, "--encoder", self.encoder]
-        flags = ["--delete-missing", "--workers", "2", "--json"]
+        flags = ["--delete-missing", "--workers", str(workers), "--json"]
         return subprocess.Popen(
             [sys.executable, "-c", "from sproutrag.cli import main; main()", *words, *flags],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": ""},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": self.cluster},
             stdout=open(f"{self.folder}/out", "wb"),
             stderr=open(f"{self.folder}/err", "wb"),
             start_new_session=True,
@@ -142,12 +149,13 @@ def run_round(number: int, place: Place, corpus: Corpus, rng: np.random.Generato
     corpus.save(place.source)
     round_ = Round(number, Kill.draw(rng))
     started = time.monotonic()
-    first = place.start()
+    first = place.start(workers=int(rng.integers(1, 3)))
     round_.killed, related = wait_and_kill(
         round_.kill,
         first.pid,
         place.db,
         rng,
+        ray_root=os.getpid() if place.cluster else first.pid,
         typical_s=typical_s,
         is_over=lambda: first.poll() is not None,
     )
@@ -155,7 +163,7 @@ def run_round(number: int, place: Place, corpus: Corpus, rng: np.random.Generato
     if round_.killed != first.pid:
         finish(first, place, round_)
     first.wait()
-    finish(place.start(), place, round_)
+    finish(place.start(workers=int(rng.integers(1, 3))), place, round_)
     round_.seconds = time.monotonic() - started
     round_.faults += check(place, corpus, round_)
     round_.faults += leftovers(related)
@@ -202,8 +210,8 @@ def check_report(report: dict, corpus: Corpus, round_: Round) -> Iterator[str]:
     if not (report.get("in") == out == expected and report["quarantined"] == EMPTY):
         counted = {name: value for name, value in report.items() if isinstance(value, int)}
         yield f"{expected} inputs, {EMPTY} of them empty, but the report says {counted}"
-    work = int(CHANGED * DOCUMENTS) + ADDED
-    round_.resumed = work - report.get("indexed", 0) - report.get("replaced", 0)
+    work = (int(CHANGED * DOCUMENTS) + ADDED) if round_.kill.victim == "driver" and round_.killed else 0
+    round_.resumed = max(0, work - report.get("indexed", 0) - report.get("replaced", 0))
 
 
 def check_tables(place: Place, corpus: Corpus) -> Iterator[str]:
@@ -232,9 +240,24 @@ def check_search(place: Place, corpus: Corpus) -> Iterator[str]:
 # --- all rounds
 
 
-def run_rounds(rounds: int, *, seed: int, folder: str) -> list[Round]:
+@contextmanager
+def ray_to_join(wanted: bool) -> Iterator[str]:
+    """The address of a Ray that lives as long as the test, or "" where each run is to start its own."""
+    if not wanted:
+        yield ""
+        return
+    os.environ.update(RAY_AUTH_MODE="disabled", PYTHONPATH=str(ROOT))
+    node = {"num_cpus": 4, "object_store_memory": 100 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def run_rounds(rounds: int, place: Place, *, seed: int) -> list[Round]:
     """A clean build, then the rounds, one line each as they end."""
-    place, corpus = Place(folder), Corpus(np.random.default_rng(seed))
+    corpus = Corpus(np.random.default_rng(seed))
     tiny_bert(place.encoder, window=512)
     corpus.add(DOCUMENTS)
     corpus.save(place.source)
@@ -273,9 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--rounds", type=int, default=50)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--cluster", action="store_true")
     chosen = options.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="crash-") as folder:
-        done = run_rounds(chosen.rounds, seed=chosen.seed, folder=folder)
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder, ray_to_join(chosen.cluster) as address:
+        done = run_rounds(chosen.rounds, Place(folder, address), seed=chosen.seed)
     print(summary(done))
     return 1 if any(round_.faults for round_ in done) else 0
 

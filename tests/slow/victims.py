@@ -11,6 +11,7 @@ import numpy as np
 
 POLL_S = 0.002
 WORKERS = "ray::"  # how Ray titles the processes that run our code
+IDLE = "ray::IDLE"
 # A file that appears in this folder of the index, or goes from it, says what the driver is doing.
 SIGNS = {
     "writing fragments": "nodes.lance/data",
@@ -61,33 +62,36 @@ def read_process(path: Path) -> list[Process]:
     return [] if state == "Z" else [Process(int(path.name), int(parent), int(session), command)]
 
 
-def family(leader: int) -> list[Process]:
-    """The processes of the session that `leader` began, and the children of these, the leader excluded."""
+def family(root: int) -> list[Process]:
+    """The processes of the session that `root` began, if it did, and all their descendants."""
     living = processes()
-    members = {leader}
-    while more := {p.pid for p in living if p.session == leader or p.parent in members} - members:
+    members = {root}
+    while more := {p.pid for p in living if p.session == root or p.parent in members} - members:
         members |= more
-    return [process for process in living if process.pid in members and process.pid != leader]
+    return [process for process in living if process.pid in members and process.pid != root]
 
 
 def wait_and_kill(
     kill: Kill,
-    leader: int,
+    driver: int,
     db: str,
     rng: np.random.Generator,
     *,
+    ray_root: int,
     typical_s: float,
     is_over: Callable[[], bool],
 ) -> tuple[int, list[Process]]:
-    """Wait for the moment, then SIGKILL. Returns the victim's pid, 0 if the run was over, and its family."""
-    wait_for(kill, leader, db, typical_s=typical_s, is_over=is_over)
-    related = family(leader)
-    if is_over():
+    """Wait for the moment, then SIGKILL. Returns its pid, 0 if the run was over, and the run's family.
+
+    ray_root: the process below which this run's workers are.
+    """
+    wait_for(kill, db, typical_s=typical_s, is_over=is_over)
+    while kill.victim == "worker" and not is_over() and not workers_below(ray_root):
+        time.sleep(0.1)
+    related, workers = family(driver), workers_below(ray_root)
+    if is_over() or (kill.victim == "worker" and not workers):
         return 0, related
-    workers = [process.pid for process in related if process.command.startswith(WORKERS)]
-    if kill.victim == "worker" and not workers:
-        return 0, related
-    pid = leader if kill.victim == "driver" else int(rng.choice(workers))
+    pid = driver if kill.victim == "driver" else int(rng.choice(workers))
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -95,7 +99,7 @@ def wait_and_kill(
     return pid, related
 
 
-def wait_for(kill: Kill, leader: int, db: str, *, typical_s: float, is_over: Callable[[], bool]) -> None:
+def wait_for(kill: Kill, db: str, *, typical_s: float, is_over: Callable[[], bool]) -> None:
     started, folder = time.monotonic(), Path(db) / SIGNS.get(kill.moment, "")
     before = names(folder)
     if kill.moment == ANY_TIME:
@@ -105,12 +109,12 @@ def wait_for(kill: Kill, leader: int, db: str, *, typical_s: float, is_over: Cal
         while names(folder) == before and not is_over():
             time.sleep(POLL_S)
         time.sleep(kill.share * AFTER_SIGN_S)
-    while kill.victim == "worker" and not is_over() and not has_worker(leader):
-        time.sleep(0.1)
 
 
-def has_worker(leader: int) -> bool:
-    return any(process.command.startswith(WORKERS) for process in family(leader))
+def workers_below(root: int) -> list[int]:
+    """Those that do something for a run; idle ones only where there are no others."""
+    titles = {p.pid: p.command for p in family(root) if p.command.startswith(WORKERS)}
+    return [pid for pid, title in titles.items() if not title.startswith(IDLE)] or list(titles)
 
 
 def names(folder: Path) -> set[str]:
