@@ -30,6 +30,7 @@ from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.ingest import list_pieces
 from sproutrag.options import BenchOptions
+from sproutrag.retention import prune
 from sproutrag.search import Passage
 from sproutrag.storage import commit, publish, stored_hashes
 
@@ -37,9 +38,10 @@ CHARACTERS, DOCUMENTS = 1_500, 400
 ROUNDS, PERCENT = 9, (0, 1, 4)
 LEAST_TIMES_FASTER, MOST_SHARE, MOST_TIMES_SLOWER = 50.0, 0.03, 1.3
 PARCEL_BYTES = 64 << 10
+KEPT = 7  # snapshots
 
 NIGHTS, SEARCHED = 10, 400  # documents of the synthetic corpus: 79,600 nodes
-REPLACED, JOINED = 8, 2  # documents a night; as many leave as join
+REPLACED, JOINED = 3, 1  # documents a night; as many leave as join. Ten nights stay just below what is compacted
 QUERIES = 200
 
 
@@ -86,7 +88,7 @@ class Nights:
 
 
 def run_night(worker: IndexDocuments, file: str, *, run_id: str) -> None:
-    """What `sproutrag index --delete-missing` does, step by step, with one worker and without Ray."""
+    """What `sproutrag index --delete-missing --keep 7` does, with one worker and without Ray."""
     pieces = list_pieces([file])
     found = scan(pieces, start_ray=lambda: None, progress=Progress())
     plan = plan_run(found, stored_hashes(worker.db), delete_missing=True)
@@ -98,6 +100,7 @@ def run_night(worker: IndexDocuments, file: str, *, run_id: str) -> None:
     head = commit(worker.db, written, run_id=run_id, remove=plan.missing)
     build_indices(worker.db)
     publish(worker.db, head)
+    prune(worker.db, keep=KEPT)
 
 
 def cost_figures(first: float, night: dict[int, float], detail: dict) -> list[Figure]:
@@ -162,6 +165,7 @@ def save(db: str, documents: Iterable[EncodedDocument], *, night: int, gone: Seq
     head = commit(db, write_in_batches(db, documents), run_id=str(night), remove=gone)
     build_indices(db)
     publish(db, head)
+    prune(db, keep=KEPT)
 
 
 def queries_about(documents: Sequence[EncodedDocument]) -> KnownQueries:
