@@ -6,6 +6,7 @@ together.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +18,10 @@ import ray
 from ray.actor import ActorHandle
 
 from pipelines.plan import DOCUMENT_OVERHEAD, read_all
-from pipelines.progress import Problem
-from sproutrag.documents import Document
+from sproutrag.documents import Document, content_hash
 from sproutrag.ingest import Piece
+from sproutrag.journal import Entry, record
+from sproutrag.quarantine import Problem
 from sproutrag.storage import Written, write_documents
 
 if TYPE_CHECKING:
@@ -46,11 +48,15 @@ class WorkerDiffers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one parcel of `size` bytes: fragments waiting for the commit, documents set aside."""
+    """What became of one parcel of `size` bytes: fragments waiting for the commit, documents set aside.
+
+    seconds: that its worker was busy with it.
+    """
 
     size: int
     written: Written | None
     problems: Sequence[Problem]
+    seconds: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -59,7 +65,8 @@ class Outcome:
     def from_json(cls, text: str) -> "Outcome":
         fields = json.loads(text)
         written = Written(**fields["written"]) if fields["written"] else None
-        return cls(fields["size"], written, [Problem(**problem) for problem in fields["problems"]])
+        problems = [Problem(**problem) for problem in fields["problems"]]
+        return cls(fields["size"], written, problems, fields["seconds"])
 
 
 # --- read
@@ -161,12 +168,14 @@ class IndexDocuments:
 
     def index(self, parcel: Sequence[Document], *, size: int) -> Outcome:
         """One parcel of `size` bytes. If its worker died, it is taken document by document the next time."""
+        started = time.monotonic()
         work = f"parcel of {parcel[0].id}"
         encoded, problems = self.one_by_one(parcel) if self.begin(work) else self.encode(parcel)
         fingerprint = self.encoder.fingerprint
         written = write_documents(self.db, encoded, fingerprint=fingerprint) if encoded else None
+        record(self.db, Entry(fingerprint, written, problems))
         self.finish(work)
-        return Outcome(size, written, problems)
+        return Outcome(size, written, problems, round(time.monotonic() - started, 3))
 
     def encode(self, documents: Sequence[Document]) -> tuple[list["EncodedDocument"], list[Problem]]:
         return encode_each(self.encoder.encode, documents)
@@ -224,4 +233,4 @@ def sort_out(encoded: Sequence["EncodedDocument"]) -> tuple[list["EncodedDocumen
 
 def problem_with(document: Document, reason: str) -> Problem:
     hint = f"look at the text of {document.id!r}, correct it and run again; the other documents are indexed"
-    return Problem(document.source, document.id, reason, hint)
+    return Problem(document.source, document.id, reason, hint, content_hash(document))

@@ -1,101 +1,231 @@
 """From files to a searchable index: scan, plan, encode on Ray, commit once per table, index, publish.
 
-Workers write fragments; the driver commits them. Until the new snapshot is published, readers see the old
-one; a run that dies leaves it as it is.
+Workers write fragments and note them in the journal; the driver commits them. Until the new snapshot is
+published, readers see the old one; a run that dies leaves it as it is, and the next one continues.
 """
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-import pyarrow.compute as pc
-import ray
-import ray.data
-from ray.data import ActorPoolStrategy
-from ray.exceptions import RayError
+import fsspec
+import pyarrow as pa
 
-from pipelines.actors import Attempts, IndexDocuments, Outcome, read_parcels
-from pipelines.cluster import NO_WORKERS, Workers, configure_ray_data, ray_on_demand, share_out
-from pipelines.plan import Plan, plan_run, reading_list, scan
-from pipelines.progress import Problem, Progress, Report
-from sproutrag.indices import build_indices
+from pipelines import maintenance
+from pipelines.accounts import Account, account
+from pipelines.actors import Outcome
+from pipelines.cluster import ray_on_demand, share_out
+from pipelines.costs import Estimate, estimate, measured
+from pipelines.encoding import encode, useful_workers
+from pipelines.maintenance import Step
+from pipelines.plan import Plan, plan_run, scan, size_of, without
+from pipelines.progress import Progress
+from pipelines.reports import Forecast, Report, Retried
+from sproutrag import journal, quarantine
+from sproutrag.disk import full_disk_explained, require_room
 from sproutrag.ingest import Piece, survey
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
-from sproutrag.options import IndexOptions
-from sproutrag.snapshots import Snapshot
-from sproutrag.storage import commit, encoder_of, publish, require_fingerprint, stored_hashes
+from sproutrag.options import IndexOptions, QuarantineOptions
+from sproutrag.snapshots import DocumentNotFound, Snapshot, current_snapshot, name_some
+from sproutrag.storage import Written, commit, encoder_of, publish, require_fingerprint, stored_hashes
+from sproutrag.tables import bytes_on_disk
 
-PARCELS_PER_WORKER = 4  # at least, where there is enough to do: workers finish within a quarter of a parcel
-PARCEL_BYTES = (64 << 10, 1 << 20)  # least: a batch worth encoding and a fragment worth a file; most: memory
-GPU_PARCEL_BYTES = 4 << 20
-READING_PARCELS = 16  # parcels per read task, about
-TASK_CPUS = 0.25
-RETRIES_PER_PARCEL = 12  # a document that kills its process costs three, then it is set aside
-SLOWEST_BYTES_PER_SECOND = 1000  # an encoder slower than that is taken for stuck
-PATIENCE_SECONDS = 600
+GONE_HINT = "bring the file back or go where its path holds; with `index --delete-missing` the row goes"
 
 
-class WorkersFailed(Exception):
-    """Ray gave up: something other than a bad document stopped the workers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run is asked for, its encoder found."""
+
+    db: str
+    read: tuple[str, ...]  # sources
+    sources: tuple[str, ...]  # what the snapshot says the index was made of
+    encoder: str
+    path: str  # of the encoder
+    fingerprint: str
+    command: str
+    workers: int = 0
+    delete_missing: bool = False
+    keep: int | None = None
+    retried: frozenset[str] = frozenset()  # doc_ids
+
+    @property
+    def code(self) -> str:
+        return quarantine.code_of(self.fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run found to do. finished: the part of it that an interrupted run has done."""
+
+    pieces: Sequence[Piece]
+    skipped: list[str]
+    plan: Plan
+    finished: journal.Finished
+    rows: Sequence[quarantine.Row]  # set aside by earlier runs
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What is ready to be committed. left: of the interrupted run; estimate: of what it left to do."""
+
+    left: Sequence[Written]
+    dropped: list[str]
+    outcomes: Sequence[Outcome]
+    rest: pa.Table
+    workers: int
+    estimate: Estimate
 
 
 def main(options: IndexOptions) -> Report:
     command = f"index {' '.join(options.sources)}"
-    with writer_lock(options.db, command=command, wait_s=options.wait) as lock:
-        return run(options, lock=lock, command=command)
+    with writing(options.db, command, wait_s=options.wait) as lock:
+        return index(prepare(options, command), lock=lock)
 
 
-def run(options: IndexOptions, *, lock: WriterLock, command: str) -> Report:
+@contextmanager
+def writing(db: str, command: str, *, wait_s: float) -> Iterator[WriterLock]:
+    with (
+        full_disk_explained(db, kept=journal.documents_kept),
+        writer_lock(db, command=command, wait_s=wait_s) as lock,
+    ):
+        yield lock
+
+
+def index(run: Run, *, lock: WriterLock) -> Report:
     progress = Progress()
+    with ray_on_demand() as start_ray:
+        work = look(run, start_ray=start_ray, progress=progress)
+        before = bytes_on_disk(run.db)
+        encoded = encode_rest(run, work, start_ray=start_ray, progress=progress)
+    accounts = account(work.plan, encoded.outcomes, written=encoded.left, problems=work.finished.problems)
+    with progress.stage("commit"):
+        lock.require()
+        head = commit_documents(run, work.plan, accounts)
+    grown = bytes_on_disk(run.db) - before
+    with progress.stage("maintenance"):
+        steps = [*maintenance.compaction(run.db)]
+        before = bytes_on_disk(run.db)
+        steps += maintenance.indices(run.db)
+        grown += bytes_on_disk(run.db) - before
+    with progress.stage("publish"):
+        lock.require()
+        remember_problems(run, work, accounts)
+        rates = measured(encoded.rest, encoded.outcomes, workers=encoded.workers, disk_bytes=grown)
+        snapshot = publish(run.db, replace(head, rates=rates))
+        journal.empty(run.db)
+    with progress.stage("clean-up"):
+        steps += maintenance.clean_up(run.db, keep=run.keep)
+    return report_on(run, work, encoded, accounts, snapshot, steps, bytes=grown, progress=progress)
+
+
+def forecast(options: IndexOptions) -> Forecast:
+    """What `main` would do now, without the lock and without writing anything."""
+    run = replace(prepare(options, "index --dry-run"), delete_missing=True)
+    with ray_on_demand() as start_ray:
+        work = look(run, start_ray=start_ray, progress=Progress())
+    plan = work.plan
+    changed = len(plan.stale)
+    return Forecast(
+        new=plan.wanted.num_rows - changed,
+        changed=changed,
+        unchanged=plan.unchanged,
+        quarantined=plan.set_aside.num_rows + plan.held.num_rows,
+        missing=len(plan.missing),
+        resumed=len(work.finished.doc_ids),
+        estimate=estimate_of(run, without(plan.wanted, work.finished.doc_ids)),
+        skipped=work.skipped,
+    )
+
+
+def retry(options: QuarantineOptions) -> Retried:
+    """Read the files of what was set aside again, and try these documents as if for the first time."""
+    rows = chosen_rows(options)
+    files = sorted({quarantine.file_of(row.problem.source) for row in rows})
+    there = {path for path in files if exists(path)}
+    gone = [row.problem for row in rows if quarantine.file_of(row.problem.source) not in there]
+    not_retryable = [replace(one, reason=gone_reason(one), hint=GONE_HINT) for one in gone]
+    if not there:
+        return Retried(None, not_retryable)
+    command = f"quarantine retry {name_some(options.docs)}".strip()
+    asked = IndexOptions(sources=tuple(sorted(there)), db=options.db, workers=options.workers)
+    with writing(options.db, command, wait_s=options.wait) as lock:
+        run = replace(
+            prepare(asked, command),
+            sources=(current_snapshot(options.db) or Snapshot()).sources,
+            retried=frozenset(row.problem.doc_id for row in rows),
+        )
+        return Retried(index(run, lock=lock), not_retryable)
+
+
+# --- before anything is encoded
+
+
+def prepare(options: IndexOptions, command: str) -> Run:
     encoder = choose_encoder(options)
     path = find_encoder(encoder)
     fingerprint = fingerprint_of(path)
     require_fingerprint(options.db, fingerprint)
-    with ray_on_demand() as start_ray:
-        with progress.stage("scan"):
-            pieces, skipped = survey(options.sources)
-            found = scan(pieces, start_ray=start_ray, progress=progress)
-            plan = plan_run(found, stored_hashes(options.db), delete_missing=options.delete_missing)
-        workers, outcomes = NO_WORKERS, []
-        if plan.wanted.num_rows:
-            with progress.stage("start"):
-                start_ray()
-                workers = share_out(options.workers, useful=1 + plan.size // PARCEL_BYTES[0])
-            with progress.stage("encode", documents=plan.wanted.num_rows, size=plan.size):
-                stream = encode(
-                    plan, pieces, db=options.db, encoder=path, fingerprint=fingerprint, workers=workers
-                )
-                outcomes = list(shown(stream, progress))
-    with progress.stage("commit"):
-        lock.require()
-        written = [outcome.written for outcome in outcomes if outcome.written]
-        head = commit(
-            options.db,
-            written,
-            run_id=uuid.uuid4().hex,
-            remove=plan.missing,
-            sources=options.sources,
-            encoder=encoder,
-            command=command,
-        )
-    with progress.stage("indices"):
-        indices = build_indices(options.db)
-    with progress.stage("publish"):
-        lock.require()
-        snapshot = publish(options.db, head)
-    return account(
-        plan,
-        outcomes,
-        snapshot,
-        indices,
-        encoder=fingerprint,
-        workers=workers.count,
-        stages=progress.seconds,
-        skipped=skipped,
-        seconds=progress.elapsed,
+    return Run(
+        db=options.db,
+        read=options.sources,
+        sources=options.sources,
+        encoder=encoder,
+        path=path,
+        fingerprint=fingerprint,
+        command=command,
+        workers=options.workers,
+        delete_missing=options.delete_missing,
+        keep=options.keep,
     )
+
+
+def look(run: Run, *, start_ray: Callable[[], None], progress: Progress) -> Work:
+    """Read the sources once and compare them with the index, the quarantine and the journal."""
+    with progress.stage("scan"):
+        pieces, skipped = survey(run.read)
+        found = scan(pieces, start_ray=start_ray, progress=progress)
+        rows = quarantine.read_rows(run.db)
+        plan = plan_run(
+            found,
+            stored_hashes(run.db),
+            delete_missing=run.delete_missing,
+            hopeless=quarantine.hopeless(rows, code=run.code, retried=run.retried),
+        )
+        columns = (plan.wanted[name].to_pylist() for name in ("doc_id", "content_hash"))
+        wanted = dict(zip(*columns, strict=True))
+        finished = journal.finished(run.db, fingerprint=run.fingerprint, wanted=wanted)
+    return Work(pieces, skipped, plan, finished, rows)
+
+
+def estimate_of(run: Run, rest: pa.Table) -> Estimate:
+    current = current_snapshot(run.db)
+    rates = current.rates if current else None
+    return estimate(rest, rates=rates, workers=run.workers, useful=useful_workers(rest))
+
+
+def chosen_rows(options: QuarantineOptions) -> list[quarantine.Row]:
+    """The rows that are named by doc_id or place, or all."""
+    rows = quarantine.read_rows(options.db)
+    names = {name for row in rows for name in (row.problem.doc_id, row.problem.source)}
+    if unknown := [name for name in options.docs if name not in names]:
+        raise DocumentNotFound(
+            f"nothing is set aside as {name_some(unknown)}: `sproutrag quarantine list --db {options.db}`"
+        )
+    asked = frozenset(options.docs)
+    return [row for row in rows if not asked or asked & {row.problem.doc_id, row.problem.source}]
+
+
+def exists(path: str) -> bool:
+    files, inner = fsspec.url_to_fs(path)
+    return bool(files.exists(inner))
+
+
+def gone_reason(problem: quarantine.Problem) -> str:
+    return f"not retryable: {quarantine.file_of(problem.source)} is not there (seen from {os.getcwd()})"
 
 
 def choose_encoder(options: IndexOptions) -> str:
@@ -104,61 +234,24 @@ def choose_encoder(options: IndexOptions) -> str:
     return os.path.abspath(chosen) if os.path.isdir(chosen) else chosen
 
 
-def encode(
-    plan: Plan,
-    pieces: Sequence[Piece],
-    *,
-    db: str,
-    encoder: str,
-    fingerprint: str | None = None,
-    workers: Workers,
-) -> Iterator[Outcome]:
-    """Read, encode and write on Ray; outcomes arrive as parcels finish."""
-    size = parcel_size(plan.size, workers)
-    readings = reading_list(pieces, plan.wanted, size=READING_PARCELS * size)
-    largest = max(size, pc.max(plan.wanted["size"]).as_py())
-    configure_ray_data(patience=PATIENCE_SECONDS + largest / SLOWEST_BYTES_PER_SECOND)
-    done = (
-        ray.data.from_arrow(readings)
-        .map_batches(
-            partial(read_parcels, parcel_size=size),
-            batch_size=None,
-            batch_format="pyarrow",
-            num_cpus=TASK_CPUS,
+def encode_rest(run: Run, work: Work, *, start_ray: Callable[[], None], progress: Progress) -> Encoded:
+    """Take over what an interrupted run finished and encode the others, if they fit on the disk."""
+    left, dropped = journal.take_over(run.db, work.finished)
+    taken = {id for one in left for id in one.doc_ids}
+    rest = without(work.plan.wanted, {*taken, *(problem.doc_id for problem in work.finished.problems)})
+    expected = estimate_of(run, rest)
+    require_room(run.db, expected.bytes)
+    if not rest.num_rows:
+        return Encoded(left, dropped, [], rest, 0, expected)
+    with progress.stage("start"):
+        start_ray()
+        workers = share_out(run.workers, useful=useful_workers(rest))
+    with progress.stage("encode", documents=rest.num_rows, size=size_of(rest)):
+        stream = encode(
+            rest, work.pieces, db=run.db, encoder=run.path, fingerprint=run.fingerprint, workers=workers
         )
-        .map_batches(
-            IndexDocuments,
-            fn_constructor_kwargs={
-                "db": db,
-                "encoder": encoder,
-                "threads": workers.threads,
-                "fingerprint": fingerprint,
-                "attempts": ray.remote(num_cpus=0)(Attempts).remote(),
-            },
-            compute=ActorPoolStrategy(min_size=1, max_size=workers.count, initial_size=workers.count),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=workers.cpus,
-            num_gpus=workers.gpus or None,
-            max_restarts=-1,
-            max_task_retries=RETRIES_PER_PARCEL,
-        )
-    )
-    try:
-        for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            yield from map(Outcome.from_json, batch["outcome"].to_pylist())
-    except RayError as error:  # its text ends with what happened, below the worker's whole traceback
-        raise WorkersFailed(
-            f"the workers failed and nothing was published: {str(error).strip().splitlines()[-1]}\n"
-            "Set SPROUTRAG_DEBUG=1 to see all of it"
-        ) from error
-
-
-def parcel_size(total: int, workers: Workers) -> int:
-    """Bytes per parcel: several for each worker, none tiny, none too large for memory or for progress."""
-    least, most = PARCEL_BYTES
-    most = GPU_PARCEL_BYTES if workers.gpus else most
-    return min(most, max(least, total // (PARCELS_PER_WORKER * workers.count)))
+        outcomes = list(shown(stream, progress))
+    return Encoded(left, dropped, outcomes, rest, workers.count, expected)
 
 
 def shown(outcomes: Iterator[Outcome], progress: Progress) -> Iterator[Outcome]:
@@ -169,62 +262,76 @@ def shown(outcomes: Iterator[Outcome], progress: Progress) -> Iterator[Outcome]:
         yield outcome
 
 
-# --- what became of every input
+# --- commit, and what is told about it
 
 
-def account(
-    plan: Plan,
-    outcomes: Sequence[Outcome],
-    snapshot: Snapshot,
-    indices: list[str],
-    *,
-    encoder: str,
-    workers: int,
-    stages: dict[str, float],
-    skipped: list[str],
-    seconds: float,
-) -> Report:
-    """Every input ends in exactly one of indexed, replaced, unchanged, quarantined; this is asserted."""
-    written = [outcome.written for outcome in outcomes if outcome.written]
-    ids = [id for one in written for id in one.doc_ids]
-    replaced = sum(id in plan.stale for id in ids)
-    failed = [problem for outcome in outcomes for problem in outcome.problems]
-    problems = [*set_aside_early(plan), *failed, *lost(plan, {*ids, *(problem.doc_id for problem in failed)})]
-    totals = {name: sum(one.counts[name] for one in written) for name in ("leaves", "nodes", "tokens")}
-    report = Report(
-        indexed=len(ids) - replaced,
-        replaced=replaced,
-        unchanged=plan.unchanged,
-        quarantined=len(problems),
-        deleted=len(plan.missing),
-        coverage=snapshot.coverage,
-        **totals,
-        seconds=round(seconds, 3),
-        tokens_per_s=round(totals["tokens"] / stages["encode"], 1) if ids else 0.0,
-        snapshot=snapshot.id,
-        encoder=encoder,
-        workers=workers,
-        documents=snapshot.counts["documents"],
-        indices=indices,
-        stages=stages,
-        skipped=skipped,
-        problems=problems,
+def commit_documents(run: Run, plan: Plan, accounts: Account) -> Snapshot:
+    return commit(
+        run.db,
+        accounts.written,
+        run_id=uuid.uuid4().hex,
+        remove=plan.missing,
+        sources=run.sources,
+        encoder=run.encoder,
+        command=run.command,
     )
-    assert report.inputs == plan.inputs, f"{plan.inputs} inputs came in but {report.inputs} are accounted for"
-    return report
 
 
-def set_aside_early(plan: Plan) -> list[Problem]:
-    columns = plan.set_aside.select(["source", "doc_id", "reason", "hint"])
-    return [Problem(**row) for row in columns.to_pylist()]
+def remember_problems(run: Run, work: Work, accounts: Account) -> None:
+    """The quarantine after this run. A file that could not be read to its end keeps its rows."""
+    paths = {piece.path for piece in work.pieces}
+    broken = paths & {problem.source for problem in accounts.failed}
+    rows = quarantine.updated(
+        work.rows,
+        accounts.failed,
+        code=run.code,
+        held={problem.doc_id: problem.source for problem in accounts.held},
+        indexed=frozenset(accounts.doc_ids),
+        read=paths - broken,
+        whole=run.delete_missing and not broken,
+    )
+    quarantine.write_rows(run.db, rows)
 
 
-def lost(plan: Plan, accounted: set[str]) -> list[Problem]:
-    """Documents that the scan saw and the second reading did not."""
-    columns = plan.wanted.select(["source", "doc_id"])
-    reason, hint = "it changed or went away while the run was reading", "Run again when the source is at rest"
-    return [
-        Problem(row["source"], row["doc_id"], reason, hint)
-        for row in columns.to_pylist()
-        if row["doc_id"] not in accounted
-    ]
+def report_on(
+    run: Run,
+    work: Work,
+    encoded: Encoded,
+    accounts: Account,
+    snapshot: Snapshot,
+    steps: Sequence[Step],
+    *,
+    bytes: int,
+    progress: Progress,
+) -> Report:
+    written = accounts.written
+    tokens, leaves, nodes = (
+        sum(one.counts[name] for one in written) for name in ("tokens", "leaves", "nodes")
+    )
+    fresh = sum(one.written.counts["tokens"] for one in encoded.outcomes if one.written)
+    return Report(
+        indexed=accounts.indexed,
+        replaced=accounts.replaced,
+        unchanged=accounts.unchanged,
+        quarantined=len(accounts.problems),
+        deleted=len(work.plan.missing),
+        resumed=accounts.resumed,
+        coverage=snapshot.coverage,
+        leaves=leaves,
+        nodes=nodes,
+        tokens=tokens,
+        seconds=round(progress.elapsed, 3),
+        tokens_per_s=round(fresh / progress.seconds["encode"], 1) if fresh else 0.0,
+        bytes=bytes,
+        estimate=encoded.estimate,
+        snapshot=snapshot.id,
+        encoder=run.fingerprint,
+        workers=encoded.workers,
+        documents=snapshot.counts["documents"],
+        indices=[phrase for step in steps if step.name == "indices" for phrase in step.what],
+        maintenance=list(steps),
+        stages=progress.seconds,
+        skipped=work.skipped,
+        dropped=[*work.finished.dropped, *encoded.dropped],
+        problems=accounts.problems,
+    )

@@ -26,7 +26,7 @@ from pipelines.benchmark import (
     write_jsonl,
 )
 from pipelines.cluster import Workers, ray_on_demand, share_out
-from pipelines.index import encode, parcel_size
+from pipelines.encoding import encode, parcel_size
 from pipelines.plan import plan_run, scan
 from pipelines.progress import Progress
 from sproutrag.documents import Document
@@ -142,7 +142,7 @@ def run_on_ray(file: str, db: str, options: BenchOptions, workers: Workers) -> I
     pieces = list_pieces([file])
     found = scan(pieces, start_ray=lambda: None, progress=Progress())
     plan = plan_run(found, {}, delete_missing=False)
-    return encode(plan, pieces, db=db, encoder=find_encoder(options.encoder), workers=workers)
+    return encode(plan.wanted, pieces, db=db, encoder=find_encoder(options.encoder), workers=workers)
 
 
 def steady_rate(outcomes: Iterable[Outcome]) -> float:

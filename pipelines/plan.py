@@ -6,9 +6,10 @@ when they are encoded, from exactly the pieces that hold something new.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ import ray.data
 from pipelines.progress import Progress
 from sproutrag.documents import Document, content_hash
 from sproutrag.ingest import Piece, read_piece
+from sproutrag.quarantine import Problem
 from sproutrag.records import Rejected
 
 # One row per input; `reason` and `hint` are null for a document and say why for what is set aside.
@@ -45,21 +47,23 @@ class DuplicateDocuments(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """wanted: the rows of FOUND to encode. stale: doc_ids that are in the index with other content."""
+    """wanted: the rows of FOUND to index. stale: doc_ids that are in the index with other content."""
 
     wanted: pa.Table
     set_aside: pa.Table
+    held: pa.Table  # documents that can only fail again, with the reason
     unchanged: int
     stale: frozenset[str]
     missing: list[str]  # to delete
 
     @property
     def inputs(self) -> int:
-        return self.wanted.num_rows + self.set_aside.num_rows + self.unchanged
+        return self.wanted.num_rows + self.set_aside.num_rows + self.held.num_rows + self.unchanged
 
-    @property
-    def size(self) -> int:
-        return pc.sum(self.wanted["size"]).as_py() or 0
+
+def size_of(documents: pa.Table) -> int:
+    """Bytes of these rows of FOUND, as parcels count them."""
+    return pc.sum(documents["size"]).as_py() or 0
 
 
 # --- scan
@@ -132,21 +136,50 @@ def to_json(piece: Piece) -> str:
 # --- plan
 
 
-def plan_run(found: pa.Table, stored: dict[str, str], *, delete_missing: bool) -> Plan:
-    """Compare what was found with what is stored: doc_id -> content hash."""
+def plan_run(
+    found: pa.Table,
+    stored: dict[str, str],
+    *,
+    delete_missing: bool,
+    hopeless: Mapping[str, Problem] = MappingProxyType({}),
+) -> Plan:
+    """Compare what was found with what is stored (doc_id -> content hash) and hopeless (by doc_id)."""
     is_document = pc.is_null(found["reason"])
     documents, set_aside = found.filter(is_document), found.filter(pc.invert(is_document))
     refuse_duplicates(documents)
     ids, hashes = documents["doc_id"].to_pylist(), documents["content_hash"].to_pylist()
     changed = [stored.get(id) != digest for id, digest in zip(ids, hashes, strict=True)]
-    wanted = documents.filter(pa.array(changed, pa.bool_()))
+    differing = documents.filter(pa.array(changed, pa.bool_()))
+    wanted, held = hold_back(differing, hopeless)
     return Plan(
         wanted=wanted,
         set_aside=set_aside,
-        unchanged=len(ids) - wanted.num_rows,
+        held=held,
+        unchanged=len(ids) - differing.num_rows,
         stale=frozenset(id for id in wanted["doc_id"].to_pylist() if id in stored),
         missing=missing_documents(ids, set_aside, stored) if delete_missing else [],
     )
+
+
+def hold_back(documents: pa.Table, hopeless: Mapping[str, Problem]) -> tuple[pa.Table, pa.Table]:
+    """Documents to try, and those that failed with this very content, with what was wrong then."""
+    columns = documents.select(["doc_id", "content_hash"])
+    suspects = columns.filter(pc.is_in(columns["doc_id"], pa.array(list(hopeless), pa.string()))).to_pylist()
+    failed = [
+        one["doc_id"] for one in suspects if hopeless[one["doc_id"]].content_hash == one["content_hash"]
+    ]
+    is_held = pc.is_in(documents["doc_id"], pa.array(failed, pa.string()))
+    held = documents.filter(is_held)
+    rows = [
+        row | {"reason": hopeless[row["doc_id"]].reason, "hint": hopeless[row["doc_id"]].hint}
+        for row in held.to_pylist()
+    ]
+    return documents.filter(pc.invert(is_held)), pa.Table.from_pylist(rows, schema=FOUND)
+
+
+def without(documents: pa.Table, ids: Collection[str]) -> pa.Table:
+    """The rows of FOUND that are not of these documents."""
+    return documents.filter(pc.invert(pc.is_in(documents["doc_id"], pa.array(list(ids), pa.string()))))
 
 
 def refuse_duplicates(documents: pa.Table, *, shown: int = 10) -> None:

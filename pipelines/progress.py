@@ -1,62 +1,15 @@
-"""What a person sees of a job: progress on standard error while it runs, and its report at the end."""
+"""What a person sees of a job while it runs, on standard error."""
 
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
-from rich.table import Table
-from rich.text import Text
 
 SECONDS_PER_LINE = 10.0  # where standard error is no terminal
-SHOWN_PROBLEMS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One input that was set aside: where it is, what is wrong, what to do."""
-
-    source: str
-    doc_id: str
-    reason: str
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What became of every input. leaves, nodes, tokens count what this run wrote."""
-
-    indexed: int
-    replaced: int
-    unchanged: int
-    quarantined: int
-    deleted: int
-    coverage: float  # of the whole index: share of non-space characters in exactly one encoded leaf
-    leaves: int
-    nodes: int
-    tokens: int
-    seconds: float
-    tokens_per_s: float
-    snapshot: int
-    encoder: str
-    workers: int
-    documents: int  # in the index now
-    indices: list[str]
-    stages: dict[str, float]  # seconds
-    skipped: list[str]  # files of a kind that is not read, left out of `in`
-    problems: list[Problem]
-
-    @property
-    def inputs(self) -> int:
-        return self.indexed + self.replaced + self.unchanged + self.quarantined
-
-    def as_json(self) -> dict[str, Any]:
-        return {"in": self.inputs} | asdict(self)
 
 
 class Progress:
@@ -127,36 +80,3 @@ def make_bar() -> RichProgress:
         console=Console(stderr=True),
         transient=True,
     )
-
-
-def print_report(report: Report, console: Console) -> None:
-    """The final table on standard output, then what was set aside on standard error."""
-    table = Table.grid(padding=(0, 2))
-    rows = [
-        ("documents in", f"{report.inputs:,}"),
-        ("  indexed", f"{report.indexed:,}"),
-        ("  replaced", f"{report.replaced:,}"),
-        ("  unchanged", f"{report.unchanged:,}"),
-        ("  set aside", f"{report.quarantined:,}"),
-        ("files of other kinds", f"{len(report.skipped):,} left out"),
-        ("deleted", f"{report.deleted:,}"),
-        ("coverage", f"{report.coverage:.4f}"),
-        ("leaves, nodes", f"{report.leaves:,}, {report.nodes:,}"),
-        ("tokens", f"{report.tokens:,} ({report.tokens_per_s:,.0f} per second)"),
-        ("indices", "; ".join(report.indices) or "as before"),
-        ("snapshot", f"{report.snapshot} ({report.documents:,} documents, encoder {report.encoder})"),
-        ("seconds", f"{report.seconds:.1f}: " + ", ".join(f"{k} {v:.1f}" for k, v in report.stages.items())),
-    ]
-    for name, value in rows:
-        table.add_row(Text(name, style="bold"), Text(value))
-    console.print(table)
-    print_problems(report.problems)
-
-
-def print_problems(problems: list[Problem]) -> None:
-    for problem in problems[:SHOWN_PROBLEMS]:
-        where = problem.source or problem.doc_id
-        print(f"set aside {where}: {problem.reason}; {problem.hint}", file=sys.stderr)
-    if len(problems) > SHOWN_PROBLEMS:
-        more = len(problems) - SHOWN_PROBLEMS
-        print(f"... and {more:,} more; --json lists them all", file=sys.stderr)

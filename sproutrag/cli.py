@@ -5,7 +5,6 @@ usage; 3 done, but some inputs were set aside; 130 interrupted.
 """
 
 import io
-import json
 import os
 import sys
 import traceback
@@ -24,6 +23,7 @@ from sproutrag.options import (
     EvaluateOptions,
     IndexOptions,
     ModelsOptions,
+    QuarantineOptions,
     RollbackOptions,
     SearchOptions,
     ShowOptions,
@@ -31,11 +31,13 @@ from sproutrag.options import (
     VerifyOptions,
     VersionsOptions,
 )
+from sproutrag.terminal import print_facts, print_figures, print_json, print_passages, terminal
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
 
 Command = (
     Annotated[IndexOptions, subcommand("index")]
+    | Annotated[QuarantineOptions, subcommand("quarantine")]
     | Annotated[SearchOptions, subcommand("search")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
@@ -78,7 +80,10 @@ def run(arguments: Sequence[str]) -> int:
         print(end="", flush=True)  # not sys.stdout.flush(): it is None where standard output is closed
         return status
     except KeyboardInterrupt:
-        print("interrupted; a run that did not finish changes nothing", file=sys.stderr)
+        print(
+            "interrupted; a run that did not finish changes nothing, and the next one continues it",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `sproutrag search ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,25 +122,6 @@ def require_place(options: Any) -> None:
         raise WrongUsage("--db is empty: name the directory of an index, or a new one")
 
 
-def print_json(value: Any) -> None:
-    """One line; where standard output cannot carry a character, its JSON escape."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    text = json.dumps(value, ensure_ascii=False)
-    carried = text.encode(encoding, "ignore").decode(encoding) == text
-    print(text if carried else json.dumps(value))
-
-
-def terminal() -> Any:
-    """rich on standard output; when its reader stops early, `run` answers, where rich would exit with 1."""
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise
-
-    return Terminal()
-
-
 # --- one function per command
 
 
@@ -144,16 +130,38 @@ def index(options: IndexOptions) -> int:
         raise WrongUsage("nothing to index: name files or directories (sproutrag index docs --db my.db)")
     if options.workers < 0:
         raise WrongUsage(f"--workers {options.workers}: give a number of processes, or 0 to choose by itself")
+    require_kept(options.keep)
+    from pipelines.index import forecast
     from pipelines.index import main as run_job
-    from pipelines.progress import print_report
 
     with redirect_stdout(sys.stderr):  # Ray prints there when a worker dies
-        report = run_job(options)
-    if options.json:
-        print_json(report.as_json())
-    else:
-        print_report(report, terminal())
-    return SET_ASIDE if report.quarantined else DONE
+        told = forecast(options) if options.dry_run else run_job(options)
+    return tell(told, as_json=options.json)
+
+
+def quarantine(options: QuarantineOptions) -> int:
+    if options.action == "retry":
+        from pipelines.index import retry
+
+        with redirect_stdout(sys.stderr):
+            told = retry(options)
+        return tell(told, as_json=options.json)
+    from sproutrag.quarantine import read_rows
+
+    return print_figures([row.as_json() for row in read_rows(options.db)], as_json=options.json)
+
+
+def tell(told: Any, *, as_json: bool) -> int:
+    """What a job returns, and the exit status that it means."""
+    if as_json:
+        print_json(told.as_json())
+    told.show(terminal(), quiet=as_json)
+    return int(told.exit_status)
+
+
+def require_kept(keep: int | None) -> None:
+    if keep is not None and keep < 1:
+        raise WrongUsage(f"--keep {keep}: the current snapshot always stays, so at least 1")
 
 
 def search(options: SearchOptions) -> int:
@@ -168,24 +176,6 @@ def search(options: SearchOptions) -> int:
     else:
         print_passages(found)
     return DONE
-
-
-def print_passages(found: Sequence[Any]) -> None:
-    """Each passage with its document, score and spans; text as stored, never read as markup."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console = terminal()
-    if not found:
-        print("nothing found", file=sys.stderr)
-    for rank, passage in enumerate(found, start=1):
-        spans = ", ".join(f"{start}:{stop}" for start, stop in passage.spans)
-        heading = Text(f"{rank}. ", style="bold")
-        heading.append(passage.title or passage.doc_id, style="bold cyan")
-        heading.append(f"  {passage.score:.3f}", style="green")
-        console.print(heading)
-        console.print(Text(f"   {passage.doc_id} [{spans}]", style="dim"))
-        console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
 
 
 def show(options: ShowOptions) -> int:
@@ -232,8 +222,7 @@ def stats(options: StatsOptions) -> int:
 
 
 def versions(options: VersionsOptions) -> int:
-    if options.keep is not None and options.keep < 1:
-        raise WrongUsage(f"--keep {options.keep}: the current snapshot always stays, so at least 1")
+    require_kept(options.keep)
     from sproutrag import retention
 
     if options.keep is None:
@@ -301,32 +290,9 @@ def evaluate(options: EvaluateOptions) -> int:
     return print_figures(run_job(options), as_json=options.json)
 
 
-def print_figures(figures: Any, *, as_json: bool) -> int:
-    if as_json:
-        print_json(figures)
-    else:
-        for figure in figures:
-            print_table(figure)
-    return DONE
-
-
-def print_facts(facts: dict[str, Any], *, as_json: bool) -> int:
-    if as_json:
-        print_json(facts)
-    else:
-        print_table(facts)
-    return DONE
-
-
-def print_table(values: dict[str, Any]) -> None:
-    width = max(map(len, values), default=0)
-    for name, value in values.items():
-        print(f"{name:<{width}}  {value}")
-    print()
-
-
 COMMANDS: dict[type, Callable[[Any], int]] = {
     IndexOptions: index,
+    QuarantineOptions: quarantine,
     SearchOptions: search,
     ShowOptions: show,
     StatsOptions: stats,

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-import fsspec
 import lance
 import numpy as np
 
@@ -32,8 +31,8 @@ from sproutrag.tables import (
     document_of,
     one_of,
     open_table,
+    size_of_table,
     spans_of,
-    table_uri,
     tables_exist,
     tree_of,
 )
@@ -160,7 +159,7 @@ class TreeIndex:
             "coverage": self.snapshot.coverage,
             "languages": dict(languages.most_common()),
             "depth": dict(zip(("min", "median", "max"), depths.tolist(), strict=True)),
-            "bytes": {name: bytes_on_disk(self.db, name) for name in TABLES},
+            "bytes": {name: size_of_table(self.db, name) for name in TABLES},
             "indices": index_freshness(self.documents, "documents") + index_freshness(self.nodes, "nodes"),
             "snapshot": self.snapshot.id,
             "created_at": self.snapshot.created_at,
@@ -180,9 +179,3 @@ def stored_document(row: dict) -> StoredDocument:
         coverage=row["coverage"],
         indexed_at=row["indexed_at"].isoformat(),
     )
-
-
-def bytes_on_disk(db: str, name: str) -> int:
-    """Data, indices and older versions of one table."""
-    files, root = fsspec.url_to_fs(table_uri(db, name))
-    return files.du(root)

@@ -97,7 +97,10 @@ def take_file(files: AbstractFileSystem, root: str, holder: Holder) -> FileLock 
         os.close(handle)
         return other
     os.ftruncate(handle, 0)
-    os.pwrite(handle, holder.record, 0)
+    with suppress(
+        OSError
+    ):  # a full disk: the lock holds without the name, and clean-up must be able to begin
+        os.pwrite(handle, holder.record, 0)
     return FileLock(path, handle, created)
 
 

@@ -30,10 +30,35 @@ class IndexOptions:
     """Encoder processes; 0 chooses: one per GPU, or one per core where there are none."""
     delete_missing: bool = False
     """Also delete documents of the index that the sources no longer hold."""
+    keep: int | None = None
+    """After publishing keep the newest so many snapshots and free what only older ones need."""
+    dry_run: bool = False
+    """Only say what would be done and what it would cost; writes nothing."""
     wait: float = 0.0
     """Seconds to wait for another command that is writing to this index before giving up."""
     json: bool = False
     """Print the report as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineOptions:
+    """Inputs that were set aside: list them, or try them again although they did not change.
+
+    Exit status of retry: as of `index`; 3 where something is still set aside.
+    """
+
+    action: Positional[Literal["list", "retry"]]
+    """list: place, reason, what to do, how often tried; retry: read their files again and try them."""
+    docs: Annotated[Positional[tuple[str, ...]], arg(metavar="DOC...")] = ()
+    """Only these: doc_ids, or places as `list` shows them; without it, all."""
+    db: str
+    """Directory or URI of the index."""
+    workers: int = 0
+    """For retry: encoder processes, as for `index`."""
+    wait: float = 0.0
+    """For retry: seconds to wait for another command that is writing to this index."""
+    json: bool = False
+    """Print JSON: a list of rows, or {report, not_retryable}."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,11 @@ from datetime import timedelta
 import lance
 from lance import CleanupStats
 
+from sproutrag import journal
+from sproutrag.disk import is_full
 from sproutrag.indices import INDICES, build_indices, indexed_fragments
 from sproutrag.lock import POLL_S, WriterLock, writer_lock
+from sproutrag.quarantine import forget
 from sproutrag.readers import live_readers
 from sproutrag.snapshots import (
     DocumentNotFound,
@@ -33,6 +36,7 @@ from sproutrag.storage import commit, head, publish, settle
 from sproutrag.tables import TABLES, filters, open_table, restore
 
 MAX_FRAGMENTS = 32  # a run adds one or a few; with more, merging them is cheaper than opening each per query
+TIERS = (1 << 15, 1 << 20)  # rows: what is merged has one size or the next, so a row moves twice in its life
 MAX_DELETED = 0.1  # share of a table's rows that may be dead weight
 FOREVER = timedelta(days=36500)
 
@@ -47,6 +51,9 @@ class Freed:
     compacted: tuple[str, ...]
     versions: int  # of both tables
     bytes: int
+    failed: str = (
+        ""  # why the tables were not maintained beside it; what is listed here was done all the same
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +137,51 @@ def prune(db: str, *, keep: int = 1, wait_s: float = 0.0) -> Freed:
 def clean_up(db: str, *, keep: int, lock: WriterLock) -> Freed:
     """`prune` for who holds the lock already."""
     assert keep >= 1, keep
-    settle(db, run_id="")
-    compacted = [f"compacted {name}" for name in TABLES if compact(open_table(db, name))]
-    build_indices(db)
-    lock.require()
-    publish_again(db, command="clean-up")
-    return remove_unused(db, keep=keep, compacted=compacted)
+    first = remove_unused(
+        db, keep=keep, unpublished=True
+    )  # deletes only: works on a full disk, and makes room
+    try:
+        settle(db, run_id="")
+        compacted = [f"compacted {name}" for name in TABLES if compact(open_table(db, name))]
+        build_indices(db)
+        lock.require()
+        publish_again(db, command="clean-up")
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return replace(first, failed=f"no room on the disk to maintain the tables: {error}".splitlines()[0])
+    return join(first, remove_unused(db, keep=keep, compacted=compacted))
+
+
+def join(first: Freed, then: Freed) -> Freed:
+    return replace(
+        then,
+        snapshots=first.snapshots + then.snapshots,
+        versions=first.versions + then.versions,
+        bytes=first.bytes + then.bytes,
+    )
 
 
 def compact(table: lance.LanceDataset, *, max_deleted: float = MAX_DELETED) -> bool:
-    """Merge fragments and drop deleted rows where that pays."""
+    """Merge small fragments and drop deleted rows where that pays; whole fragments stay as they are.
+
+    Small ones are merged tier by tier as soon as there are more than MAX_FRAGMENTS of them. Rows that are
+    dead weight go when they are more than `max_deleted` of the table, from the fragments that hold so many.
+    """
+    done = [compact_tier(table, rows, max_deleted) for rows in TIERS]
+    return any(done)
+
+
+def compact_tier(table: lance.LanceDataset, tier: int, max_deleted: float) -> bool:
+    """tier: fragments of fewer rows are small."""
     fragments = table.get_fragments()
+    small = sum(fragment.physical_rows < tier for fragment in fragments)
     dead = sum(fragment.num_deletions for fragment in fragments)
-    rows = sum(fragment.physical_rows for fragment in fragments)
-    if len(fragments) <= MAX_FRAGMENTS and dead <= max_deleted * rows:
+    if small <= MAX_FRAGMENTS and dead <= max_deleted * sum(f.physical_rows for f in fragments):
         return False
-    done = table.optimize.compact_files(materialize_deletions_threshold=max_deleted, num_threads=1)
+    done = table.optimize.compact_files(
+        target_rows_per_fragment=tier, materialize_deletions_threshold=max_deleted, num_threads=1
+    )
     return done.fragments_removed > 0
 
 
@@ -158,8 +194,11 @@ def publish_again(db: str, *, command: str) -> Snapshot:
     return publish(db, noted)
 
 
-def remove_unused(db: str, *, keep: int, compacted: Sequence[str] = ()) -> Freed:
-    """Records go first, then readers are asked again: who came meanwhile is seen, or saw the record go."""
+def remove_unused(db: str, *, keep: int, compacted: Sequence[str] = (), unpublished: bool = False) -> Freed:
+    """Records go first, then readers are asked again: who came meanwhile is seen, or saw the record go.
+
+    What an interrupted run finished stays for the next one; `unpublished`: so do all newer versions.
+    """
     reading = {holder.snapshot for holder in live_readers(db)}
     ids = list_snapshots(db)
     gone = [id for id in ids[:-keep] if id not in reading]
@@ -169,10 +208,13 @@ def remove_unused(db: str, *, keep: int, compacted: Sequence[str] = ()) -> Freed
     readers = live_readers(db)
     needed = {read_snapshot(db, id).versions for id in kept} | {reader.versions for reader in readers}
     tags = {tag_of(id) for id in kept}
-    freed = [
-        remove_versions(open_table(db, name), keep={pair[place] for pair in needed}, tags=tags)
-        for place, name in enumerate(TABLES)
-    ]
+    pending = journal.pending_files(db) if journal.is_pending(db) else dict.fromkeys(TABLES)
+    freed = []
+    for place, name in enumerate(TABLES):
+        table, versions = open_table(db, name), {pair[place] for pair in needed}
+        if unpublished:
+            versions |= {entry["version"] for entry in table.versions() if entry["version"] > max(versions)}
+        freed.append(remove_versions(table, keep=versions, tags=tags, pending=pending[name]))
     return Freed(
         snapshots=tuple(gone),
         kept=tuple(kept),
@@ -183,14 +225,30 @@ def remove_unused(db: str, *, keep: int, compacted: Sequence[str] = ()) -> Freed
     )
 
 
-def remove_versions(table: lance.LanceDataset, *, keep: set[int], tags: set[str]) -> CleanupStats:
-    """Remove all versions but these and the head, tags but these, and files that no version knows."""
+def remove_versions(
+    table: lance.LanceDataset, *, keep: set[int], tags: set[str], pending: set[str] | None = None
+) -> CleanupStats:
+    """Remove all versions but these and the head, tags but these, and files that no version knows.
+
+    pending: data files that wait for the next run; while there are any, young files of nobody stay as well.
+    """
     for tag in [tag for tag in table.tags.list() if is_tag(tag) and tag not in tags]:
         table.tags.delete(tag)
     present = {entry["version"] for entry in table.versions()}
-    unused = sorted(present - keep - {table.version})
+    unused = sorted(present - keep - {table.version} - versions_with(table, pending or set(), present - keep))
     which = {"versions": unused} if unused else {"older_than": FOREVER}  # an empty list is refused
-    return table.cleanup_old_versions(**which, delete_unverified=True, error_if_tagged_old_versions=False)
+    return table.cleanup_old_versions(
+        **which, delete_unverified=pending is None, error_if_tagged_old_versions=False
+    )
+
+
+def versions_with(table: lance.LanceDataset, files: set[str], versions: set[int]) -> set[int]:
+    """Those versions, unpublished ones of a run that died, whose removal would take these files along."""
+    return {version for version in versions if files and files & files_of(table.checkout_version(version))}
+
+
+def files_of(table: lance.LanceDataset) -> set[str]:
+    return {file.path for fragment in table.get_fragments() for file in fragment.data_files()}
 
 
 # --- deletion
@@ -215,6 +273,7 @@ def delete_documents(db: str, doc_ids: Sequence[str], *, purge: bool = False, wa
             db, [], run_id=uuid.uuid4().hex, remove=ids, sources=current.sources, command=command
         )
         snapshot = publish(db, removal)
+        forget(db, ids)
         purged = purge_storage(db, lock=lock, wait_s=wait_s) if purge else None
         return Deleted(
             doc_ids=tuple(ids),
@@ -251,7 +310,8 @@ def rows_of(db: str, ids: Sequence[str]) -> dict[str, int]:
 
 
 def purge_storage(db: str, *, lock: WriterLock, wait_s: float) -> Freed:
-    """Leave nothing on disk but what the current snapshot shows."""
+    """Leave nothing on disk but what the current snapshot shows; the next run encodes again what is lost."""
+    journal.empty(db)
     rewritten = [f"compacted {name}" for name in TABLES if compact(open_table(db, name), max_deleted=0)]
     for name in TABLES:
         build_anew(open_table(db, name), name)

@@ -67,6 +67,17 @@ class DocumentNotFound(IndexProblem, KeyError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What the last run that encoded something cost: from it the next run's cost is estimated."""
+
+    text_bytes: int  # UTF-8
+    tokens: int
+    encode_seconds: float  # of all workers together, without their start
+    workers: int
+    disk_bytes: int  # data and indices that came with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One version of each table, published together. id 0: not published; version 0: no such table yet.
 
@@ -86,6 +97,7 @@ class Snapshot:
     sources: tuple[str, ...] = ()
     by: str = ""  # user@host
     command: str = ""  # what made it, in words; "" for a run that did not say
+    rates: Rates | None = None  # None for a snapshot of a version that did not measure
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -134,7 +146,8 @@ def read_snapshot(db: str, id: int) -> Snapshot:
     if record.pop("format") > RECORD_FORMAT:
         raise NoIndex(f"{snapshot_path(db, id)} was written by a newer sproutrag: update this installation")
     known_fields = {name: record[name] for name in Snapshot.__dataclass_fields__ if name in record}
-    return Snapshot(**known_fields | {"sources": tuple(record.get("sources", ()))})
+    rates = Rates(**record["rates"]) if record.get("rates") else None
+    return Snapshot(**known_fields | {"sources": tuple(record.get("sources", ())), "rates": rates})
 
 
 def write_snapshot(db: str, snapshot: Snapshot) -> None:

@@ -67,6 +67,7 @@ class Written:
     documents: Sequence[str]  # fragment metadata, JSON
     nodes: Sequence[str]
     doc_ids: Sequence[str]
+    hashes: Sequence[str]  # of the documents' content, in the same order
     fingerprint: str
     dimension: int
     counts: dict[str, int]  # documents, nodes, leaves, tokens
@@ -94,6 +95,7 @@ def write_fragments(db: str, documents: pa.Table, nodes: pa.Table) -> Written:
         documents=write_files(db, "documents", documents),
         nodes=write_files(db, "nodes", nodes),
         doc_ids=documents["doc_id"].to_pylist(),
+        hashes=documents["content_hash"].to_pylist(),
         fingerprint=fingerprint,
         dimension=nodes.schema.field("vector").type.list_size,
         counts={
@@ -311,6 +313,7 @@ def publish(db: str, snapshot: Snapshot) -> Snapshot:
         documents_version=latest.documents_version,
         nodes_version=latest.nodes_version,
         created_at=now,
+        rates=snapshot.rates or (current.rates if current else None),
         by=f"{getpass.getuser()}@{socket.gethostname()}",
     )
     for name, version in zip(TABLES, published.versions, strict=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import fsspec
 import lance
 import numpy as np
 import pyarrow as pa
@@ -169,6 +170,17 @@ def vectors_of(nodes: pa.Table) -> np.ndarray:
 
 def table_uri(db: str, name: str) -> str:
     return f"{db.rstrip('/')}/{name}.lance"
+
+
+def size_of_table(db: str, name: str) -> int:
+    """Bytes of one table on disk: data, indices and older versions."""
+    files, root = fsspec.url_to_fs(table_uri(db, name))
+    files.invalidate_cache()
+    return files.du(root) if files.exists(root) else 0
+
+
+def bytes_on_disk(db: str) -> int:
+    return sum(size_of_table(db, name) for name in TABLES)
 
 
 def open_table(db: str, name: str, version: int | None = None) -> lance.LanceDataset:

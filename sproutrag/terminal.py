@@ -1,0 +1,69 @@
+"""How commands print: JSON on one line, figures as aligned text, passages with their spans."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+DONE = 0
+
+
+def print_json(value: Any) -> None:
+    """One line; where standard output cannot carry a character, its JSON escape."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = json.dumps(value, ensure_ascii=False)
+    carried = text.encode(encoding, "ignore").decode(encoding) == text
+    print(text if carried else json.dumps(value))
+
+
+def terminal() -> Any:
+    """rich on standard output; when its reader stops early, `run` answers, where rich would exit with 1."""
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Terminal()
+
+
+def print_passages(found: Sequence[Any]) -> None:
+    """Each passage with its document, score and spans; text as stored, never read as markup."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = terminal()
+    if not found:
+        print("nothing found", file=sys.stderr)
+    for rank, passage in enumerate(found, start=1):
+        spans = ", ".join(f"{start}:{stop}" for start, stop in passage.spans)
+        heading = Text(f"{rank}. ", style="bold")
+        heading.append(passage.title or passage.doc_id, style="bold cyan")
+        heading.append(f"  {passage.score:.3f}", style="green")
+        console.print(heading)
+        console.print(Text(f"   {passage.doc_id} [{spans}]", style="dim"))
+        console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
+
+
+def print_figures(figures: Any, *, as_json: bool) -> int:
+    if as_json:
+        print_json(figures)
+    else:
+        for figure in figures:
+            print_table(figure)
+    return DONE
+
+
+def print_facts(facts: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(facts)
+    return DONE
+
+
+def print_table(values: dict[str, Any]) -> None:
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        print(f"{name:<{width}}  {value}")
+    print()
