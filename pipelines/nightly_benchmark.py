@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines import maintenance
 from pipelines.actors import IndexDocuments, pack
 from pipelines.benchmark import Figure, alternate, documents_of, prose, timed, write_jsonl
 from pipelines.index_benchmark import in_process, settings
@@ -24,14 +25,14 @@ from pipelines.search_benchmark import (
     synthetic_document,
     write_in_batches,
 )
+from sproutrag import journal
 from sproutrag.documents import Document
 from sproutrag.encoder import EncodedDocument
 from sproutrag.index import TreeIndex
-from sproutrag.indices import build_indices
 from sproutrag.ingest import list_pieces
 from sproutrag.options import BenchOptions
-from sproutrag.retention import prune
 from sproutrag.search import Passage
+from sproutrag.snapshots import Snapshot
 from sproutrag.storage import commit, publish, stored_hashes
 
 CHARACTERS, DOCUMENTS = 1_500, 400
@@ -98,9 +99,16 @@ def run_night(worker: IndexDocuments, file: str, *, run_id: str) -> None:
     outcomes = [worker.index(parcel, size=size) for parcel, size in pack(changed, size=PARCEL_BYTES)]
     written = [outcome.written for outcome in outcomes if outcome.written]
     head = commit(worker.db, written, run_id=run_id, remove=plan.missing)
-    build_indices(worker.db)
-    publish(worker.db, head)
-    prune(worker.db, keep=KEPT)
+    finish_night(worker.db, head)
+
+
+def finish_night(db: str, head: Snapshot) -> None:
+    """What the job does after its commit."""
+    steps = [*maintenance.compaction(db), *maintenance.indices(db)]
+    publish(db, head)
+    journal.empty(db)
+    steps += maintenance.clean_up(db, keep=KEPT)
+    assert not [step for step in steps if step.failure], steps
 
 
 def cost_figures(first: float, night: dict[int, float], detail: dict) -> list[Figure]:
@@ -163,9 +171,7 @@ def build_in_nights(db: str) -> dict[str, EncodedDocument]:
 
 def save(db: str, documents: Iterable[EncodedDocument], *, night: int, gone: Sequence[str] = ()) -> None:
     head = commit(db, write_in_batches(db, documents), run_id=str(night), remove=gone)
-    build_indices(db)
-    publish(db, head)
-    prune(db, keep=KEPT)
+    finish_night(db, head)
 
 
 def queries_about(documents: Sequence[EncodedDocument]) -> KnownQueries:

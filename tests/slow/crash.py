@@ -16,20 +16,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import lance
 import numpy as np
+from lance.query import MatchQuery
 from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # for a script run by hand
 
 from sproutrag.index import TreeIndex  # noqa: E402
-from sproutrag.retention import prune  # noqa: E402
 from sproutrag.tables import table_uri  # noqa: E402
 from sproutrag.verification import verify  # noqa: E402
 from tests.slow.victims import Kill, Process, end_those_left, wait_and_kill  # noqa: E402
@@ -38,6 +38,7 @@ from tests.tiny_models import tiny_bert  # noqa: E402
 DOCUMENTS, EMPTY = 300, 2  # EMPTY more have no text: they have to be set aside
 CHANGED, ADDED = 1 / 3, 12  # per round; as many are removed as are added
 GROWTH = 1.5
+SEARCHES = 20
 RUN_SECONDS = 600.0  # a run that takes longer hangs
 SHUTDOWN_SECONDS = 20.0  # for Ray's processes to notice that their driver is gone
 SET_ASIDE = 3
@@ -106,7 +107,7 @@ class Place:
     def start(self, workers: int = 1) -> subprocess.Popen[bytes]:
         """A run in a session of its own; what it prints goes to files, so that no pipe can block it."""
         words = ["index", self.source, "--db", self.db, "--encoder", self.encoder]
-        flags = ["--delete-missing", "--workers", str(workers), "--json"]
+        flags = ["--delete-missing", "--keep", "1", "--workers", str(workers), "--json"]
         return subprocess.Popen(
             [sys.executable, "-c", "from sproutrag.cli import main; main()", *words, *flags],
             env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": self.cluster},
@@ -133,7 +134,7 @@ class Round:
     killed: int = 0  # pid; 0: the run was over before
     at_s: float = 0.0
     seconds: float = 0.0
-    resumed: int = 0  # documents that the killed run had finished and the next one did not encode again
+    resumed: int = 0  # documents that the next run took over from the killed one
     bytes: int = 0
     faults: list[str] = field(default_factory=list)
 
@@ -165,7 +166,7 @@ def run_round(number: int, place: Place, corpus: Corpus, rng: np.random.Generato
     first.wait()
     finish(place.start(workers=int(rng.integers(1, 3))), place, round_)
     round_.seconds = time.monotonic() - started
-    round_.faults += check(place, corpus, round_)
+    round_.faults += check(place, corpus, round_, rng)
     round_.faults += leftovers(related)
     return round_
 
@@ -194,13 +195,12 @@ def leftovers(related: Sequence[Process]) -> Iterator[str]:
 # --- what has to hold after every round
 
 
-def check(place: Place, corpus: Corpus, round_: Round) -> Iterator[str]:
+def check(place: Place, corpus: Corpus, round_: Round, rng: np.random.Generator) -> Iterator[str]:
     yield from check_report(place.report(), corpus, round_)
-    prune(place.db, keep=1)
     for problem in verify(place.db).problems:
         yield f"verify: {problem.kind}: {problem.what} in {problem.where}"
     yield from check_tables(place, corpus)
-    yield from check_search(place, corpus)
+    yield from check_search(place, corpus, rng)
     round_.bytes = place.bytes()
 
 
@@ -210,8 +210,7 @@ def check_report(report: dict, corpus: Corpus, round_: Round) -> Iterator[str]:
     if not (report.get("in") == out == expected and report["quarantined"] == EMPTY):
         counted = {name: value for name, value in report.items() if isinstance(value, int)}
         yield f"{expected} inputs, {EMPTY} of them empty, but the report says {counted}"
-    work = (int(CHANGED * DOCUMENTS) + ADDED) if round_.kill.victim == "driver" and round_.killed else 0
-    round_.resumed = max(0, work - report.get("indexed", 0) - report.get("replaced", 0))
+    round_.resumed = report.get("resumed", 0)
 
 
 def check_tables(place: Place, corpus: Corpus) -> Iterator[str]:
@@ -223,18 +222,33 @@ def check_tables(place: Place, corpus: Corpus) -> Iterator[str]:
         yield "the stored documents are not those of the source"
 
 
-def check_search(place: Place, corpus: Corpus) -> Iterator[str]:
+def check_search(place: Place, corpus: Corpus, rng: np.random.Generator) -> Iterator[str]:
+    """Each document by the full-text index, and some by the whole search, which takes far longer."""
     index = TreeIndex.open(place.db)
     try:
-        for id, (phrase, _) in corpus.documents.items():
-            found = index.search(phrase, k=1)
-            if not found or found[0].doc_id != id or phrase not in found[0].text:
+        phrases = {id: phrase for id, (phrase, _) in corpus.documents.items()}
+        found = leaves_with(index, phrases.values())
+        for id, phrase in phrases.items():
+            if not any(phrase in text for text in found.get(id, [])):
                 yield f"{id} is not found by {phrase!r}"
-        for phrase in corpus.retired:
-            if any(phrase in passage.text for passage in index.search(phrase, k=1)):
-                yield f"old text {phrase!r} is still found"
+        if old := leaves_with(index, corpus.retired):
+            yield f"old text is still found: {old}"
+        for id in rng.choice(list(phrases), SEARCHES, replace=False).tolist():
+            passages = index.search(phrases[id], k=1)
+            if not (passages and passages[0].doc_id == id and phrases[id] in passages[0].text):
+                yield f"a search for {phrases[id]!r} does not return {id}"
     finally:
         index.close()
+
+
+def leaves_with(index: TreeIndex, phrases: Iterable[str]) -> dict[str, list[str]]:
+    """doc_id -> texts of the leaves that hold a word of these phrases."""
+    found: dict[str, list[str]] = {}
+    words = MatchQuery(" ".join(phrases), "text")
+    rows = index.nodes.scanner(columns=["doc_id", "text"], full_text_query=words, limit=10 * DOCUMENTS)
+    for row in rows.to_table().to_pylist():
+        found.setdefault(row["doc_id"], []).append(row["text"])
+    return found
 
 
 # --- all rounds
@@ -265,7 +279,7 @@ def run_rounds(rounds: int, place: Place, *, seed: int) -> list[Round]:
     started = time.monotonic()
     finish(place.start(), place, built)
     typical_s = time.monotonic() - started
-    built.faults += check(place, corpus, built)
+    built.faults += check(place, corpus, built, corpus.rng)
     print(f"clean build: {typical_s:.1f} s, {built.bytes:,} bytes: {built.faults or 'sound'}", flush=True)
     done = [built]
     for number in range(1, rounds + 1):
