@@ -2,6 +2,7 @@
 
     python tests/slow/crash.py --rounds 50              # each run with a Ray of its own
     python tests/slow/crash.py --rounds 50 --cluster    # all runs join one; starting Ray each time costs most
+    python tests/slow/crash.py --rounds 500 --fork      # no Ray: only what is on disk, at many more moments
 
 Each round changes a third of 300 small documents, adds some, removes some, starts a run, kills its driver or
 one of its Ray workers at a random moment, and runs again. Then: every input accounted for, `verify` content,
@@ -18,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import lance
@@ -32,7 +33,8 @@ sys.path.append(str(ROOT))  # for a script run by hand
 from sproutrag.index import TreeIndex  # noqa: E402
 from sproutrag.tables import table_uri  # noqa: E402
 from sproutrag.verification import verify  # noqa: E402
-from tests.slow.victims import Kill, Process, end_those_left, wait_and_kill  # noqa: E402
+from tests.slow.forked_runs import ForkedRun  # noqa: E402
+from tests.slow.victims import POLL_S, Kill, Process, end_those_left, wait_and_kill  # noqa: E402
 from tests.tiny_models import tiny_bert  # noqa: E402
 
 DOCUMENTS, EMPTY = 300, 2  # EMPTY more have no text: they have to be set aside
@@ -44,6 +46,7 @@ SHUTDOWN_SECONDS = 20.0  # for Ray's processes to notice that their driver is go
 SET_ASIDE = 3
 WORDS = ["rain", "river", "falls", "rises", "north", "south", "engine", "stops", "clock", "bell"]
 SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+Run = subprocess.Popen[bytes] | ForkedRun
 
 
 @dataclass
@@ -86,11 +89,12 @@ class Corpus:
 class Place:
     """Where a crash test lives: one folder with the encoder, the sources and the index.
 
-    cluster: address of the Ray that runs join; "" for one of their own.
+    cluster: address of the Ray that runs join; "" for one of their own. fork: as forked_runs.py says.
     """
 
     folder: str
     cluster: str = ""
+    fork: bool = False
 
     @property
     def db(self) -> str:
@@ -104,10 +108,12 @@ class Place:
     def encoder(self) -> str:
         return f"{self.folder}/encoder"
 
-    def start(self, workers: int = 1) -> subprocess.Popen[bytes]:
+    def start(self, workers: int = 1) -> Run:
         """A run in a session of its own; what it prints goes to files, so that no pipe can block it."""
         words = ["index", self.source, "--db", self.db, "--encoder", self.encoder]
         flags = ["--delete-missing", "--keep", "1", "--workers", str(workers), "--json"]
+        if self.fork:
+            return ForkedRun([*words, *flags], self.folder)
         return subprocess.Popen(
             [sys.executable, "-c", "from sproutrag.cli import main; main()", *words, *flags],
             env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": self.cluster},
@@ -148,7 +154,8 @@ class Round:
 def run_round(number: int, place: Place, corpus: Corpus, rng: np.random.Generator, typical_s: float) -> Round:
     corpus.change()
     corpus.save(place.source)
-    round_ = Round(number, Kill.draw(rng))
+    kill = Kill.draw(rng)
+    round_ = Round(number, replace(kill, victim="driver") if place.fork else kill)
     started = time.monotonic()
     first = place.start(workers=int(rng.integers(1, 3)))
     round_.killed, related = wait_and_kill(
@@ -171,13 +178,13 @@ def run_round(number: int, place: Place, corpus: Corpus, rng: np.random.Generato
     return round_
 
 
-def finish(run: subprocess.Popen[bytes], place: Place, round_: Round) -> None:
+def finish(run: Run, place: Place, round_: Round) -> None:
     """Let it come to its end, which has to be a good one."""
-    try:
-        status = run.wait(timeout=RUN_SECONDS)
-    except subprocess.TimeoutExpired:
-        run.kill()
-        status = run.wait()
+    deadline = time.monotonic() + RUN_SECONDS
+    while run.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    run.kill()  # says nothing to one that has ended
+    status = run.wait()
     if status != SET_ASIDE:
         said = Path(f"{place.folder}/err").read_text().strip().splitlines()[-3:]
         round_.faults.append(f"a run ended with status {status}: {' / '.join(said)}")
@@ -287,6 +294,7 @@ def run_rounds(rounds: int, place: Place, *, seed: int) -> list[Round]:
         round_ = run_round(number, place, corpus, np.random.default_rng(round_seed), typical_s)
         if round_.bytes > GROWTH * built.bytes:
             round_.faults.append(f"{round_.bytes / built.bytes:.2f} x the clean build's bytes")
+        typical_s = 1.05 * typical_s if round_.killed else round_.at_s  # other load comes and goes
         print(round_.line(round_seed), flush=True)
         done.append(round_)
     return done
@@ -311,9 +319,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--rounds", type=int, default=50)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--cluster", action="store_true")
+    options.add_argument("--fork", action="store_true")
     chosen = options.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="crash-") as folder, ray_to_join(chosen.cluster) as address:
-        done = run_rounds(chosen.rounds, Place(folder, address), seed=chosen.seed)
+        done = run_rounds(chosen.rounds, Place(folder, address, chosen.fork), seed=chosen.seed)
     print(summary(done))
     return 1 if any(round_.faults for round_ in done) else 0
 

@@ -49,7 +49,8 @@ def ends(runs: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
 
 def test_of_two_runs_at_once_one_waits_or_is_told_who_writes(start: Start, tmp_path: Path) -> None:
     db = str(tmp_path / "db")
-    (_, out, _), (status, nothing, refused) = ends([start("left"), start("right")])
+    (done, out, err), (status, nothing, refused) = ends([start("left"), start("right")])
+    assert done == 0, (err, refused)
     assert json.loads(out)["indexed"] == 40
     assert status == 1 and not nothing
     assert "is being written by `index" in refused and "process" in refused and "run again" in refused
