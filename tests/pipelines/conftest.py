@@ -1,9 +1,19 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pipelines import index as job
+from pipelines.actors import IndexDocuments, Outcome, read_parcels, unseal
+from pipelines.cluster import Workers
+from pipelines.index import main
+from pipelines.plan import reading_list
+from pipelines.reports import Report
+from sproutrag.ingest import Piece
+from sproutrag.options import IndexOptions
 from tests.tiny_models import tiny_bert
 
 WORDS = [
@@ -52,3 +62,32 @@ def some_records(count: int) -> Iterator[dict]:
             for j in range(1 + i % 9)
         ]
         yield {"doc_id": f"doc-{i:03}", "title": f"Report {i}", "text": " ".join(sentences)}
+
+
+@pytest.fixture(scope="session")
+def worker(tiny_encoder: str) -> IndexDocuments:
+    """What Ray's workers run; `db` is set by who uses it."""
+    return IndexDocuments(db="", encoder=tiny_encoder, threads=1)
+
+
+@pytest.fixture
+def index_here(
+    tmp_path: Path, tiny_encoder: str, worker: IndexDocuments, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Report]:
+    """The whole job with its workers' code in this process, in parcels of about three documents: no Ray."""
+    worker.db = str(tmp_path / "db")
+
+    def encode(wanted: pa.Table, pieces: Sequence[Piece], **_: object) -> Iterator[Outcome]:
+        for reading in reading_list(pieces, wanted, size=1 << 20):
+            for parcel in read_parcels(reading, parcel_size=1000):
+                for row in parcel.to_pylist():
+                    yield worker.index(unseal(row["documents"]), size=row["size"])
+
+    monkeypatch.setattr(job, "ray_on_demand", lambda: nullcontext(lambda: None))
+    monkeypatch.setattr(job, "share_out", lambda *_, **__: Workers(count=1, cpus=1, gpus=0, threads=1))
+    monkeypatch.setattr(job, "encode", encode)
+
+    def run(*sources: str, **options: object) -> Report:
+        return main(IndexOptions(**{"sources": sources, "db": worker.db, "encoder": tiny_encoder} | options))
+
+    return run
