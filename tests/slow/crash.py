@@ -40,7 +40,7 @@ from tests.tiny_models import tiny_bert  # noqa: E402
 DOCUMENTS, EMPTY = 300, 2  # EMPTY more have no text: they have to be set aside
 CHANGED, ADDED = 1 / 3, 12  # per round; as many are removed as are added
 GROWTH = 1.5
-SEARCHES = 20
+SEARCHES, SHOWN = 20, 5
 RUN_SECONDS = 600.0  # a run that takes longer hangs
 SHUTDOWN_SECONDS = 20.0  # for Ray's processes to notice that their driver is gone
 SET_ASIDE = 3
@@ -147,7 +147,8 @@ class Round:
     def line(self, seed: int) -> str:
         who = f"{self.kill.victim} {self.killed}" if self.killed else f"nobody ({self.kill.victim}: too late)"
         what = f"round {self.number:3} seed {seed}: {who} at {self.at_s:5.1f} s ({self.kill.moment})"
-        found = "; ".join(self.faults) or "sound"
+        more = f"; and {len(self.faults) - SHOWN} more" if len(self.faults) > SHOWN else ""
+        found = "; ".join(self.faults[:SHOWN]) + more or "sound"
         return f"{what}, {self.seconds:5.1f} s, {self.resumed:3} resumed, {self.bytes:,} bytes: {found}"
 
 
@@ -239,7 +240,7 @@ def check_search(place: Place, corpus: Corpus, rng: np.random.Generator) -> Iter
             if not any(phrase in text for text in found.get(id, [])):
                 yield f"{id} is not found by {phrase!r}"
         if old := leaves_with(index, corpus.retired):
-            yield f"old text is still found: {old}"
+            yield f"old text is still found in {', '.join(list(old)[:SHOWN])}"
         for id in rng.choice(list(phrases), SEARCHES, replace=False).tolist():
             passages = index.search(phrases[id], k=1)
             if not (passages and passages[0].doc_id == id and phrases[id] in passages[0].text):
@@ -252,7 +253,8 @@ def leaves_with(index: TreeIndex, phrases: Iterable[str]) -> dict[str, list[str]
     """doc_id -> texts of the leaves that hold a word of these phrases."""
     found: dict[str, list[str]] = {}
     words = MatchQuery(" ".join(phrases), "text")
-    rows = index.nodes.scanner(columns=["doc_id", "text"], full_text_query=words, limit=10 * DOCUMENTS)
+    columns = ["doc_id", "text", "_score"]
+    rows = index.nodes.scanner(columns=columns, full_text_query=words, limit=10 * DOCUMENTS)
     for row in rows.to_table().to_pylist():
         found.setdefault(row["doc_id"], []).append(row["text"])
     return found

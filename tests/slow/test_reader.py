@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from pipelines.actors import IndexDocuments
+from sproutrag import journal
 from sproutrag.documents import Document
+from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.retention import prune
@@ -32,6 +34,7 @@ class History:
 
     index: Callable[[list[Document]], object]
     db: str
+    encoder: SentenceEncoder
     documents: dict[str, int] = field(default_factory=dict)
     known: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -39,8 +42,8 @@ class History:
         """Half of the documents move to this generation, one is new, one goes; then only this one is kept."""
         ids = [f"paper-{i}" for i in range(DOCUMENTS)] if generation == 0 else sorted(self.documents)
         gone = [] if generation == 0 else [ids.pop(int(rng.integers(len(ids))))]
-        moved = [*(ids if generation == 0 else rng.permutation(ids)[: DOCUMENTS // 2].tolist())]
-        moved.append(f"late-{generation}")
+        moved = ids if generation == 0 else rng.permutation(ids)[: DOCUMENTS // 2].tolist()
+        moved = [*moved, f"late-{generation}"]
         written = self.index([paper(id, generation) for id in moved])
         kept = {id: g for id, g in self.documents.items() if id not in gone}
         self.documents = kept | dict.fromkeys(moved, generation)
@@ -48,6 +51,7 @@ class History:
         head = commit(self.db, [written], run_id=str(generation), remove=gone)  # type: ignore[list-item]
         build_indices(self.db)
         publish(self.db, head)
+        journal.empty(self.db)
         prune(self.db, keep=1)
 
 
@@ -58,13 +62,12 @@ def paper(id: str, generation: int) -> Document:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
+def history(tmp_path: Path) -> History:
     encoder, db = tiny_bert(tmp_path / "encoder", window=512), str(tmp_path / "db")
     worker = IndexDocuments(db=db, encoder=encoder, threads=1)
-    history = History(lambda documents: worker.index(documents, size=0).written, db)
+    history = History(lambda documents: worker.index(documents, size=0).written, db, worker.encoder)
     history.publish(0, np.random.default_rng(0))
-    history.encoder = worker.encoder  # type: ignore[attr-defined]
-    yield history
+    return history
 
 
 def read(index: TreeIndex, history: History, stop: threading.Event, *, follow: bool) -> Counter[str]:
@@ -93,7 +96,7 @@ def require_one_snapshot(index: TreeIndex, found: list[Passage], history: Histor
 
 def test_searches_during_ten_updates_see_one_snapshot_each_and_move_on(history: History) -> None:
     stop = threading.Event()
-    opened = [TreeIndex.open(history.db, encoder=history.encoder) for _ in range(3)]  # type: ignore[attr-defined]
+    opened = [TreeIndex.open(history.db, encoder=history.encoder) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         followers = [pool.submit(read, index, history, stop, follow=True) for index in opened[:2]]
         keeper = pool.submit(read, opened[2], history, stop, follow=False)

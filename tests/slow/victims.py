@@ -12,6 +12,7 @@ import numpy as np
 POLL_S = 0.002
 WORKERS = "ray::"  # how Ray titles the processes that run our code
 IDLE = "ray::IDLE"
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # a node ends with either of them
 # A file that appears in this folder of the index, or goes from it, says what the driver is doing.
 SIGNS = {
     "writing fragments": "nodes.lance/data",
@@ -113,7 +114,8 @@ def wait_for(kill: Kill, db: str, *, typical_s: float, is_over: Callable[[], boo
 
 def workers_below(root: int) -> list[int]:
     """Those that do something for a run; idle ones only where there are no others."""
-    titles = {p.pid: p.command for p in family(root) if p.command.startswith(WORKERS)}
+    living = [p for p in family(root) if p.command.startswith(WORKERS) and not p.command.startswith(AGENTS)]
+    titles = {p.pid: p.command for p in living}
     return [pid for pid, title in titles.items() if not title.startswith(IDLE)] or list(titles)
 
 
