@@ -9,7 +9,10 @@ import pyarrow.compute as pc
 
 from pipelines.actors import Outcome
 from pipelines.plan import DOCUMENT_OVERHEAD
+from sproutrag.indices import index_freshness
+from sproutrag.journal import data_files
 from sproutrag.snapshots import Rates
+from sproutrag.tables import TABLES, open_table
 
 # Where no run has measured: all-MiniLM-L6-v2 over tests/data/corpus, one process per core of two.
 DEFAULT_RATES = Rates(
@@ -51,15 +54,24 @@ def text_bytes(documents: pa.Table) -> int:
     return (pc.sum(documents["size"]).as_py() or 0) - DOCUMENT_OVERHEAD * documents.num_rows
 
 
-def measured(rest: pa.Table, outcomes: Sequence[Outcome], *, workers: int, disk_bytes: int) -> Rates | None:
+def measured(db: str, rest: pa.Table, outcomes: Sequence[Outcome], *, workers: int) -> Rates | None:
     """The rates of this run; None where it encoded nothing."""
-    tokens = sum(outcome.written.counts["tokens"] for outcome in outcomes if outcome.written)
-    if not tokens:
+    written = [outcome.written for outcome in outcomes if outcome.written]
+    if not written:
         return None
+    data = sum(size for one in written for _, size in data_files(db, one))
     return Rates(
         text_bytes=max(1, text_bytes(rest)),
-        tokens=tokens,
+        tokens=sum(one.counts["tokens"] for one in written),
         encode_seconds=round(sum(outcome.seconds for outcome in outcomes), 3),
         workers=workers,
-        disk_bytes=disk_bytes,
+        disk_bytes=round(data * (1 + index_share(db))),
     )
+
+
+def index_share(db: str) -> float:
+    """Bytes of indices per byte of data. Not what a run added: extending an index may write it all anew."""
+    tables = [(name, open_table(db, name)) for name in TABLES]
+    files = [file for _, table in tables for one in table.get_fragments() for file in one.data_files()]
+    indices = sum(index["bytes"] or 0 for name, table in tables for index in index_freshness(table, name))
+    return float(indices / max(1, sum(file.file_size_bytes or 0 for file in files)))

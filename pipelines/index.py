@@ -31,7 +31,7 @@ from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import IndexOptions, QuarantineOptions
 from sproutrag.snapshots import DocumentNotFound, Snapshot, current_snapshot, name_some
 from sproutrag.storage import Written, commit, encoder_of, publish, require_fingerprint, stored_hashes
-from sproutrag.tables import bytes_on_disk
+from sproutrag.tables import bytes_on_disk, remove_tables
 
 GONE_HINT = "bring the file back or go where its path holds; with `index --delete-missing` the row goes"
 
@@ -114,7 +114,7 @@ def index(run: Run, *, lock: WriterLock) -> Report:
     with progress.stage("publish"):
         lock.require()
         remember_problems(run, work, accounts)
-        rates = measured(encoded.rest, encoded.outcomes, workers=encoded.workers, disk_bytes=grown)
+        rates = measured(run.db, encoded.rest, encoded.outcomes, workers=encoded.workers)
         snapshot = publish(run.db, replace(head, rates=rates))
         journal.empty(run.db)
     with progress.stage("clean-up"):
@@ -241,6 +241,8 @@ def encode_rest(run: Run, work: Work, *, start_ray: Callable[[], None], progress
     rest = without(work.plan.wanted, {*taken, *(problem.doc_id for problem in work.finished.problems)})
     expected = estimate_of(run, rest)
     require_room(run.db, expected.bytes)
+    if not left and current_snapshot(run.db) is None and not stored_hashes(run.db):
+        remove_tables(run.db)
     if not rest.num_rows:
         return Encoded(left, dropped, [], rest, 0, expected)
     with progress.stage("start"):

@@ -230,6 +230,14 @@ def filters(column: str, values: Sequence[str]) -> Iterator[str]:
         yield one_of(column, values[start : start + IDS_PER_FILTER])
 
 
+def remove_tables(db: str) -> None:
+    """Start anew where nothing was committed: another encoder may have left empty tables of its width."""
+    for name in TABLES:
+        files, root = fsspec.url_to_fs(table_uri(db, name))
+        if files.exists(root):
+            files.rm(root, recursive=True)
+
+
 def tag_version(table: lance.LanceDataset, tag: str, version: int) -> None:
     """Point a tag at this version, wherever a run that died may have pointed it."""
     if tag in table.tags.list():

@@ -15,12 +15,13 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from pipelines import encoding, plan
 from pipelines import index as job
-from pipelines import plan
 from pipelines.actors import IndexDocuments, read_parcels, unseal
 from pipelines.index import main
 from pipelines.plan import plan_run, reading_list, scan
-from pipelines.progress import Progress, Report
+from pipelines.progress import Progress
+from pipelines.reports import Report
 from sproutrag.documents import Document
 from sproutrag.ingest import list_pieces
 from sproutrag.options import IndexOptions
@@ -180,12 +181,16 @@ def test_a_document_that_kills_its_worker_is_set_aside_and_the_rest_is_indexed(
     index: Callable[..., Report], write_corpus: Writer, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(job, "IndexDocuments", DeadlyForOneDocument)
+    monkeypatch.setattr(encoding, "IndexDocuments", DeadlyForOneDocument)
     corpus = records(20)
     corpus[11]["text"] = "A deadly sentence."
     report = index(write_corpus(corpus))
     assert (report.indexed, report.quarantined) == (19, 1)
     assert report.problems[0].doc_id == "doc-011" and "worker" in report.problems[0].reason
+    again = index(write_corpus(corpus))
+    assert (again.unchanged, again.quarantined, again.workers) == (19, 1, 0), (
+        "it kills one run's workers only"
+    )
 
 
 def test_a_long_scan_goes_on_in_parallel_and_finds_the_same(
@@ -246,7 +251,7 @@ def test_a_worker_that_cannot_load_the_encoder_fails_the_run_with_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job, "fingerprint_of", lambda path: "another@000000000000")
-    with pytest.raises(job.WorkersFailed, match=r"another@000000000000.*on every node") as failure:
+    with pytest.raises(encoding.WorkersFailed, match=r"another@000000000000.*on every node") as failure:
         index(write_corpus(records(3)))
     assert len(str(failure.value).splitlines()) == 2
     assert current_snapshot(db) is None
