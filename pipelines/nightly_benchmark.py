@@ -35,7 +35,7 @@ from sproutrag.search import Passage
 from sproutrag.snapshots import Snapshot
 from sproutrag.storage import commit, publish, stored_hashes
 
-CHARACTERS, DOCUMENTS = 1_500, 400
+CHARACTERS, DOCUMENTS = 1_000, 300
 ROUNDS, PERCENT = 9, (0, 1, 4)
 LEAST_TIMES_FASTER, MOST_SHARE, MOST_TIMES_SLOWER = 50.0, 0.03, 1.3
 PARCEL_BYTES = 64 << 10

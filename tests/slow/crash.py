@@ -12,7 +12,6 @@ every document found by its own phrase, none twice, no old text, no process left
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -192,12 +191,13 @@ def finish(run: Run, place: Place, round_: Round) -> None:
 
 
 def leftovers(related: Sequence[Process]) -> Iterator[str]:
-    """Ray's processes end by themselves; what they kept in their scratch folder nobody else removes."""
+    """Ray's processes end by themselves; their scratch folder the next run removes."""
     for process in end_those_left(list(related), patience_s=SHUTDOWN_SECONDS):
         yield f"process {process.pid} was left over: {process.command[:60]}"
-    folders = {word for process in related for word in process.command.replace("=", " ").split()}
-    for folder in {"/".join(word.split("/")[:3]) for word in folders if word.startswith("/tmp/sproutrag-")}:
-        shutil.rmtree(folder, ignore_errors=True)
+    words = {word for process in related for word in process.command.replace("=", " ").split()}
+    for folder in {"/".join(word.split("/")[:3]) for word in words if word.startswith("/tmp/sproutrag-")}:
+        if os.path.isdir(folder):
+            yield f"{folder} was left over"
 
 
 # --- what has to hold after every round
