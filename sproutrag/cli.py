@@ -231,8 +231,9 @@ def versions(options: VersionsOptions) -> int:
     kept = retention.versions(options.db)
     if options.json:
         print_json({"freed": freed, "versions": kept})
-        return DONE
-    return print_figures([freed, *kept], as_json=False)
+    else:
+        print_figures([freed, *kept], as_json=False)
+    return FAILED if freed["failed"] else DONE
 
 
 def rollback(options: RollbackOptions) -> int:

@@ -36,7 +36,7 @@ from sproutrag.storage import commit, head, publish, settle
 from sproutrag.tables import TABLES, filters, open_table, restore
 
 MAX_FRAGMENTS = 32  # a run adds one or a few; with more, merging them is cheaper than opening each per query
-TIERS = (1 << 15, 1 << 20)  # rows: what is merged has one size or the next, so a row moves twice in its life
+TIERS = (1 << 15, 1 << 20)  # rows that merged fragments have at most
 MAX_DELETED = 0.1  # share of a table's rows that may be dead weight
 FOREVER = timedelta(days=36500)
 
@@ -163,25 +163,28 @@ def join(first: Freed, then: Freed) -> Freed:
 
 
 def compact(table: lance.LanceDataset, *, max_deleted: float = MAX_DELETED) -> bool:
-    """Merge small fragments and drop deleted rows where that pays; whole fragments stay as they are.
+    """Merge small fragments and drop deleted rows where that pays; large fragments stay as they are.
 
-    Small ones are merged tier by tier as soon as there are more than MAX_FRAGMENTS of them. Rows that are
-    dead weight go when they are more than `max_deleted` of the table, from the fragments that hold so many.
+    Small ones are merged tier by tier, each time there are more than MAX_FRAGMENTS of them: a small fragment
+    is copied once for each tier, not each night. Rows that are dead weight go when they are more than
+    `max_deleted` of the table, from the fragments that hold so many.
     """
-    done = [compact_tier(table, rows, max_deleted) for rows in TIERS]
+    *tiers, largest = TIERS
+    done = [merge(table, tier, materialize_deletions=False) for tier in tiers if has_many(table, tier)]
+    fragments = table.get_fragments()
+    dead = sum(fragment.num_deletions for fragment in fragments)
+    rows = sum(fragment.physical_rows for fragment in fragments)
+    if dead > max_deleted * rows or has_many(table, largest):
+        done.append(merge(table, largest, materialize_deletions_threshold=max_deleted))
     return any(done)
 
 
-def compact_tier(table: lance.LanceDataset, tier: int, max_deleted: float) -> bool:
-    """tier: fragments of fewer rows are small."""
-    fragments = table.get_fragments()
-    small = sum(fragment.physical_rows < tier for fragment in fragments)
-    dead = sum(fragment.num_deletions for fragment in fragments)
-    if small <= MAX_FRAGMENTS and dead <= max_deleted * sum(f.physical_rows for f in fragments):
-        return False
-    done = table.optimize.compact_files(
-        target_rows_per_fragment=tier, materialize_deletions_threshold=max_deleted, num_threads=1
-    )
+def has_many(table: lance.LanceDataset, tier: int) -> bool:
+    return sum(fragment.physical_rows < tier for fragment in table.get_fragments()) > MAX_FRAGMENTS
+
+
+def merge(table: lance.LanceDataset, tier: int, **options: float) -> bool:
+    done = table.optimize.compact_files(target_rows_per_fragment=tier, num_threads=1, **options)
     return done.fragments_removed > 0
 
 
@@ -208,6 +211,7 @@ def remove_unused(db: str, *, keep: int, compacted: Sequence[str] = (), unpublis
     readers = live_readers(db)
     needed = {read_snapshot(db, id).versions for id in kept} | {reader.versions for reader in readers}
     tags = {tag_of(id) for id in kept}
+    journal.keep_young(db)
     pending = journal.pending_files(db) if journal.is_pending(db) else dict.fromkeys(TABLES)
     freed = []
     for place, name in enumerate(TABLES):

@@ -1,5 +1,6 @@
 """What a run does beside its documents: compaction, indices, clean-up, and what it foresees of its cost."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -129,3 +130,20 @@ def test_empty_tables_that_another_encoder_left_are_not_in_the_way(
     write(db, [encoded("x", 3)])
     report = index_here(write_corpus(records(4)))
     assert report.indexed == 4 and verify(db).ok and not read_rows(db)
+
+
+def test_an_index_of_the_previous_version_is_read_and_continued(
+    index_here: Job, write_corpus: Writer, records: Records, db: str, tiny_encoder: str
+) -> None:
+    """P065: its records know no rates, and there is neither journal nor quarantine."""
+    index_here(write_corpus(records(5)))
+    path = Path(db, "snapshots", "000001.json")
+    record = json.loads(path.read_text())
+    del record["rates"]
+    path.write_text(json.dumps(record))
+    source = write_corpus(records(7))
+    asked = IndexOptions(sources=(source,), db=db, encoder=tiny_encoder)
+    assert (forecast(asked).new, forecast(asked).estimate.measured) == (2, False)
+    report = index_here(source)
+    assert (report.unchanged, report.indexed, report.snapshot) == (5, 2, 2)
+    assert verify(db).ok and verify(db, snapshot=1).ok and current_snapshot(db).rates
