@@ -50,7 +50,7 @@ QUERIES = 200
 
 
 def cost_of_a_night(options: BenchOptions) -> list[Figure]:
-    """First builds, each followed by nights on which nothing, 1 % and 4 % of the documents changed, in turns."""
+    """First builds, each followed by nights on which 0, 1 and 4 % of the documents changed, in turns."""
     sentences = prose(options.source)
     rounds = [cost_of_a_round(options, sentences, seed=seed) for seed in range(ROUNDS)]
     return cost_figures(rounds, {**settings(options), "documents": DOCUMENTS, "characters": CHARACTERS})
