@@ -76,7 +76,7 @@ def encode(
     except RayError as error:  # its text ends with what happened, below the worker's whole traceback
         raise WorkersFailed(
             f"the workers failed and nothing was published: {str(error).strip().splitlines()[-1]}\n"
-            "Set SPROUTRAG_DEBUG=1 to see all of it"
+            "Run again: it continues with what is left. SPROUTRAG_DEBUG=1 shows all of this failure"
         ) from error
 
 

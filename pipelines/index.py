@@ -240,11 +240,11 @@ def encode_rest(run: Run, work: Work, *, start_ray: Callable[[], None], progress
     taken = {id for one in left for id in one.doc_ids}
     rest = without(work.plan.wanted, {*taken, *(problem.doc_id for problem in work.finished.problems)})
     expected = estimate_of(run, rest)
+    if not rest.num_rows:
+        return Encoded(left, dropped, [], rest, 0, expected)
     require_room(run.db, expected.bytes)
     if not left and current_snapshot(run.db) is None and not stored_hashes(run.db):
         remove_tables(run.db)
-    if not rest.num_rows:
-        return Encoded(left, dropped, [], rest, 0, expected)
     with progress.stage("start"):
         start_ray()
         workers = share_out(run.workers, useful=useful_workers(rest))
@@ -282,7 +282,7 @@ def commit_documents(run: Run, plan: Plan, accounts: Account) -> Snapshot:
 def remember_problems(run: Run, work: Work, accounts: Account) -> None:
     """The quarantine after this run. A file that could not be read to its end keeps its rows."""
     paths = {piece.path for piece in work.pieces}
-    broken = paths & {problem.source for problem in accounts.failed}
+    broken = paths & {problem.source for problem in accounts.failed if not problem.doc_id}
     rows = quarantine.updated(
         work.rows,
         accounts.failed,

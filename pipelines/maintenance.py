@@ -49,7 +49,8 @@ def clean_up(db: str, *, keep: int | None) -> Iterator[Step]:
 def removed(db: str, keep: int) -> tuple[list[str], int]:
     freed = remove_unused(db, keep=keep)
     held = [f"kept what {reader}" for reader in freed.held]
-    return [f"removed {len(freed.snapshots)} snapshots, {freed.versions} versions", *held], freed.bytes
+    done = [f"removed {len(freed.snapshots)} snapshots, {freed.versions} versions"] if freed.bytes else []
+    return [*done, *held], freed.bytes
 
 
 def attempted(name: str, work: Callable[[], tuple[list[str], int]]) -> Iterator[Step]:
