@@ -42,7 +42,7 @@ PARCEL_BYTES = 64 << 10
 KEPT = 7  # snapshots
 
 NIGHTS, SEARCHED = 10, 400  # documents of the synthetic corpus: 79,600 nodes
-REPLACED, JOINED = 3, 1  # documents a night; as many leave as join. In ten nights nothing is compacted yet
+REPLACED, JOINED = 3, 1  # documents a night; as many leave as join
 QUERIES = 200
 
 
