@@ -42,9 +42,14 @@ class Figure:
 
 
 def main(options: BenchOptions) -> list[dict[str, Any]]:
-    from pipelines import index_benchmark, search_benchmark
+    from pipelines import index_benchmark, nightly_benchmark, search_benchmark
 
-    suite = {"index": index_benchmark.FIGURES, "search": search_benchmark.FIGURES}[options.suite]
+    suites = {
+        "index": index_benchmark.FIGURES,
+        "search": search_benchmark.FIGURES,
+        "nightly": nightly_benchmark.FIGURES,
+    }
+    suite = suites[options.suite]
     if unknown := set(options.only) - set(suite):
         raise UnknownFigure(f"bench {options.suite} has no {sorted(unknown)}: choose from {', '.join(suite)}")
     figures: list[dict[str, Any]] = []

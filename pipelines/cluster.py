@@ -1,5 +1,6 @@
 """Where a job runs: a private Ray on this machine, or the cluster that RAY_ADDRESS names."""
 
+import glob
 import logging
 import os
 import shutil
@@ -16,9 +17,12 @@ import ray
 from ray.data import DataContext
 from ray.util.annotations import RayDeprecationWarning
 
+from sproutrag.leases import create_locked, try_lock
+
 WORKER_BYTES = 2 << 30  # memory of a node that an encoder process may count on; small ones take 0.6 GB
 CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for tasks that feed them
 ONE_ROW = 1  # byte: Ray ends a block as soon as it is larger, so a parcel is neither merged nor split
+SCRATCH, OWNER = "sproutrag-", "owner.lock"  # folder of a private Ray; whose run is alive while it is locked
 OBJECT_STORE_BYTES = 512 << 20  # of a private Ray: parcels are small, and few are under way
 
 
@@ -42,7 +46,9 @@ def ray_on_demand() -> Iterator[Callable[[], None]]:
     What was started or joined is left on the way out; a Ray that the caller had running stays as it is.
     """
     ours = not ray.is_initialized()
-    scratch = tempfile.mkdtemp(prefix="sproutrag-", dir="/tmp" if os.path.isdir("/tmp") else None)
+    scratch = tempfile.mkdtemp(prefix=SCRATCH, dir="/tmp" if os.path.isdir("/tmp") else None)
+    owner = create_locked(f"{scratch}/{OWNER}", b"")
+    remove_abandoned(os.path.dirname(scratch))
 
     def start() -> None:
         if not ray.is_initialized():
@@ -54,6 +60,19 @@ def ray_on_demand() -> Iterator[Callable[[], None]]:
         if ours and ray.is_initialized():
             ray.shutdown()
         shutil.rmtree(scratch, ignore_errors=True)
+        os.close(owner)
+
+
+def remove_abandoned(folder: str) -> None:
+    """Scratch folders whose runs were killed: nobody holds the lock on the file in them any more."""
+    for path in glob.glob(f"{folder}/{SCRATCH}*/{OWNER}"):
+        try:
+            handle = os.open(path, os.O_RDWR)
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        if try_lock(handle):
+            shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+        os.close(handle)
 
 
 def start_ray(scratch: str) -> None:

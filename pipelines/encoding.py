@@ -22,6 +22,7 @@ PARCEL_BYTES = (64 << 10, 1 << 20)  # least: a batch worth encoding and a fragme
 GPU_PARCEL_BYTES = 4 << 20
 READING_PARCELS = 16  # parcels per read task, about
 TASK_CPUS = 0.25
+SURVIVES = {"max_restarts": -1, "max_task_retries": -1}  # Attempts forgets when its node is lost, no more
 RETRIES_PER_PARCEL = 12  # a document that kills its process costs three, then it is set aside
 SLOWEST_BYTES_PER_SECOND = 1000  # an encoder slower than that is taken for stuck
 PATIENCE_SECONDS = 600
@@ -61,7 +62,7 @@ def encode(
                 "encoder": encoder,
                 "threads": workers.threads,
                 "fingerprint": fingerprint,
-                "attempts": ray.remote(num_cpus=0)(Attempts).remote(),
+                "attempts": ray.remote(num_cpus=0, **SURVIVES)(Attempts).remote(),
                 "rebuild": rebuild,
             },
             compute=ActorPoolStrategy(min_size=1, max_size=workers.count, initial_size=workers.count),

@@ -6,8 +6,9 @@ the encoder: documents have topics, leaves scatter around their document's topic
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import lancedb
 import numpy as np
@@ -24,7 +25,7 @@ from sproutrag.options import BenchOptions
 from sproutrag.retriever import N_DOCUMENTS
 from sproutrag.scoring import yardstick
 from sproutrag.search import Passage
-from sproutrag.storage import commit, publish, write_documents
+from sproutrag.storage import Written, commit, publish, write_documents
 
 DOCUMENTS, LEAVES = 1_020, 100  # 202,980 nodes
 DIMENSION = 384
@@ -37,7 +38,7 @@ FINGERPRINT = "synthetic@000000000000"
 
 
 class KnownQueries:
-    """Stands in the encoder's place: a query is some words of a leaf, its vector lies near that leaf's."""
+    """Stands in the encoder's place: text of a query -> its vector, noted before."""
 
     fingerprint = FINGERPRINT
     dimension = DIMENSION
@@ -49,43 +50,51 @@ class KnownQueries:
         return np.stack([self.vectors[query] for query in queries])
 
 
-def synthetic_documents(rng: np.random.Generator) -> Iterator[EncodedDocument]:
-    for number in range(DOCUMENTS):
-        words = rng.zipf(ZIPF, (LEAVES, WORDS_PER_LEAF)) % WORDS
-        leaves = [" ".join(f"w{word}" for word in row) + "." for row in words.tolist()]
-        stops = np.cumsum([len(leaf) + 1 for leaf in leaves]) - 1
-        spans = np.column_stack([np.concatenate([[0], stops[:-1] + 1]), stops]).astype(np.int32)
-        document = Document(id=f"d{number}", text=" ".join(leaves), title=f"paper {number}", language="en")
-        topic = rng.standard_normal(DIMENSION)
-        vectors = unit(TOPIC_SHARE * topic + (1 - TOPIC_SHARE) * rng.standard_normal((LEAVES, DIMENSION)))
-        affinity, tokens = band(LEAVES, seed=number), WORDS_PER_LEAF * LEAVES
-        yield EncodedDocument(document, spans, vectors, affinity, tokens, language="en")
+def synthetic_document(number: int, rng: np.random.Generator) -> EncodedDocument:
+    words = rng.zipf(ZIPF, (LEAVES, WORDS_PER_LEAF)) % WORDS
+    leaves = [" ".join(f"w{word}" for word in row) + "." for row in words.tolist()]
+    stops = np.cumsum([len(leaf) + 1 for leaf in leaves]) - 1
+    spans = np.column_stack([np.concatenate([[0], stops[:-1] + 1]), stops]).astype(np.int32)
+    document = Document(id=f"d{number}", text=" ".join(leaves), title=f"paper {number}", language="en")
+    topic = rng.standard_normal(DIMENSION)
+    vectors = unit(TOPIC_SHARE * topic + (1 - TOPIC_SHARE) * rng.standard_normal((LEAVES, DIMENSION)))
+    affinity, tokens = band(LEAVES, seed=number), WORDS_PER_LEAF * LEAVES
+    return EncodedDocument(document, spans, vectors, affinity, tokens, language="en")
+
+
+def query_about(encoded: EncodedDocument, rng: np.random.Generator) -> tuple[str, np.ndarray]:
+    """Some words of one leaf, and a vector near that leaf's."""
+    leaf = int(rng.integers(LEAVES))
+    start, stop = encoded.spans[leaf]
+    words = encoded.document.text[start : stop - 1].split()
+    query = " ".join(rng.choice(words, WORDS_PER_QUERY, replace=False))
+    return query, unit(encoded.vectors[leaf] + 0.5 * unit(rng.standard_normal(DIMENSION)))
+
+
+def write_in_batches(db: str, documents: Iterable[EncodedDocument]) -> list[Written]:
+    """As many workers would write them, a batch at a time in memory."""
+    stream = iter(documents)
+    batches = iter(lambda: list(islice(stream, DOCUMENTS_AT_ONCE)), [])
+    return [write_documents(db, batch, fingerprint=FINGERPRINT) for batch in batches]
 
 
 @contextmanager
 def synthetic_index(rng: np.random.Generator) -> Iterator[tuple[TreeIndex, list[str]]]:
     """An index over the synthetic corpus, built by the product's own functions, and its queries."""
-    known, written = KnownQueries(), []
-    queries: list[str] = []
+    known = KnownQueries()
+
+    def documents() -> Iterator[EncodedDocument]:
+        for number in range(DOCUMENTS):
+            encoded = synthetic_document(number, rng)
+            if len(known.vectors) < QUERIES:
+                known.vectors.update([query_about(encoded, rng)])
+            yield encoded
+
     with tempfile.TemporaryDirectory() as db:
-        parcel: list[EncodedDocument] = []
-        for encoded in synthetic_documents(rng):
-            parcel.append(encoded)
-            if len(queries) < QUERIES:
-                leaf = int(rng.integers(LEAVES))
-                start, stop = encoded.spans[leaf]
-                words = encoded.document.text[start : stop - 1].split()
-                query = " ".join(rng.choice(words, WORDS_PER_QUERY, replace=False))
-                noise = unit(rng.standard_normal(DIMENSION))
-                known.vectors[query] = unit(encoded.vectors[leaf] + 0.5 * noise)
-                queries.append(query)
-            if len(parcel) == DOCUMENTS_AT_ONCE:
-                written.append(write_documents(db, parcel, fingerprint=FINGERPRINT))
-                parcel = []
-        head = commit(db, written, run_id="bench")
+        head = commit(db, write_in_batches(db, documents()), run_id="bench")
         build_indices(db)
         publish(db, head)
-        yield TreeIndex.open(db, encoder=known), queries  # type: ignore[arg-type]
+        yield TreeIndex.open(db, encoder=known), list(known.vectors)  # type: ignore[arg-type]
 
 
 def search_figures(options: BenchOptions) -> list[Figure]:

@@ -30,6 +30,7 @@ FULL_TEXT: dict[str, Any] = {
 VECTOR_INDEX_ROWS = 20_000  # about 30 ms without an index
 VECTOR_INDEX = "IVF_SQ"  # 8 bits a value; how many partitions a query probes, the retriever says
 ROWS_PER_PARTITION = 4096
+MERGED_UNTIL = 8  # times the rows that come in: a larger part of the index is left as it is
 OUTGROWN = 4  # train again when there are this many times the rows that the partitions were made for
 SCALAR_INDEX_ROWS = 10_000
 
@@ -69,8 +70,24 @@ def update_index(db: str, index: Index) -> list[str]:
     fresh = [f for f in table.get_fragments() if f.fragment_id not in existing[index.column]]
     if not fresh:
         return []
-    table.optimize.optimize_indices(index_names=[index.column])
-    return [f"extended {name} by {sum(f.count_rows() for f in fresh)} rows"]
+    added = sum(fragment.count_rows() for fragment in fresh)
+    joined = {"num_indices_to_merge": parts_to_merge(table, added)} if index.column == "vector" else {}
+    table.optimize.optimize_indices(index_names=[index.column], **joined)
+    return [f"extended {name} by {added} rows"]
+
+
+def parts_to_merge(table: lance.LanceDataset, added: int) -> int:
+    """How many of the newest parts of the vector index join the new rows, so that there are never many.
+
+    Every search opens every part. Parts grow geometrically, so that a row is moved a few times, not nightly.
+    """
+    parts = table.stats.index_stats("vector")["num_indexed_rows_per_delta"]
+    rows = added
+    for number, part in enumerate(reversed(parts)):
+        if part > MERGED_UNTIL * rows:
+            return number
+        rows += part
+    return len(parts)
 
 
 def indexed_fragments(table: lance.LanceDataset) -> dict[str, set[int]]:

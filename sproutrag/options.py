@@ -210,8 +210,9 @@ class ModelsOptions:
 class BenchOptions:
     """Measure this machine: every figure is a ratio of two values taken in the same run."""
 
-    suite: Positional[Literal["index", "search"]]
-    """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query."""
+    suite: Positional[Literal["index", "search", "nightly"]]
+    """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query;
+    nightly: a re-run with nothing and with little changed, and searches after ten such nights."""
     source: str = "tests/data/corpus"
     """Corpus whose sentences the measured documents are made of."""
     encoder: str = "all-MiniLM-L6-v2"

@@ -9,6 +9,7 @@ from sproutrag.documents import Document
 from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
+from sproutrag.readers import live_readers
 from sproutrag.snapshots import DocumentNotFound, EncoderMismatch, NoIndex
 from sproutrag.storage import commit, publish, write_documents
 from sproutrag.tables import DOCUMENTS as DOCUMENTS_SCHEMA
@@ -159,3 +160,21 @@ def test_an_id_or_a_query_in_broken_bytes_is_answered(db):
     known = index.documents.to_table(columns=["doc_id"])["doc_id"][0].as_py()
     scores, _ = index.retriever.trace("rain \udcff", known)
     assert np.isfinite(scores).all()
+
+
+def test_a_long_lived_reader_moves_to_the_newest_snapshot_and_keeps_its_encoder(tmp_path, tiny):
+    db = str(tmp_path / "db")
+    add(db, tiny, DOCUMENTS[:1], "1")
+    first = TreeIndex.open(db, encoder=tiny)
+    assert first.latest() is first
+    loaded = first.encoder
+    add(db, tiny, DOCUMENTS[1:], "2")
+    second = first.latest()
+    assert (first.snapshot.id, second.snapshot.id) == (1, 2) and second.latest() is second
+    assert second.encoder is loaded, "no weights are read again"
+    assert second.document("it's").document.text == "One sentence."
+    with pytest.raises(DocumentNotFound):
+        first.document("it's")
+    assert sorted(one.snapshot for one in live_readers(db)) == [1, 2]
+    del first
+    assert [one.snapshot for one in live_readers(db)] == [2], "the last reference lets go"

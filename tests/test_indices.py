@@ -44,6 +44,19 @@ def test_indices_are_built_when_it_pays_then_extended(db, monkeypatch):
     assert nodes.to_table(columns=["doc_id"], nearest=near).num_rows == 3
 
 
+def test_a_search_after_many_nights_opens_few_parts_of_the_vector_index(db, monkeypatch):
+    """Each night's rows used to stay a part of their own, and every search opened all of them."""
+    vectors = [dataclasses.replace(i, min_rows=1) for i in indices.INDICES if i.column == "vector"]
+    monkeypatch.setattr(indices, "INDICES", vectors)
+    index(db, [encoded(f"first-{i}", 20) for i in range(25)], "0")
+    for night in range(1, 13):
+        index(db, [encoded(f"night-{night}", 20)], str(night))
+        parts = open_table(db, "nodes").stats.index_stats("vector")["num_indexed_rows_per_delta"]
+        assert len(parts) <= 3 and sum(parts) == 39 * (25 + night), parts
+    near = {"column": "vector", "q": encoded("night-7", 20).vectors[2], "k": 3, "metric": "cosine"}
+    assert open_table(db, "nodes").to_table(nearest=near, columns=["doc_id"]).num_rows == 3
+
+
 def test_full_text_finds_many_languages(db):
     texts = {
         "zh": "合同终止后三十天内退还押金。",
