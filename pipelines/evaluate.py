@@ -66,7 +66,7 @@ def evaluate(folder: Path, encoder: SentenceEncoder, options: EvaluateOptions) -
     column["ours_less_others"] = differences(efficiency, rng)
     if options.calibrate:
         calibrated = calibrate(TreeRetriever(index), queries, relevant, rng=rng)
-        write_weights(db, calibrated.weights)
+        write_weights(db, calibrated.weights, fingerprint=index.snapshot.fingerprint)
         column["calibrated"] = asdict(calibrated)
     return column
 

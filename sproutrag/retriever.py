@@ -93,7 +93,7 @@ class TreeRetriever:
     ) -> None:
         """weights: those that `calibrate` stored with the index, or the defaults."""
         self.index = index
-        self.weights = weights or read_weights(index.db)
+        self.weights = weights or read_weights(index.db, fingerprint=index.snapshot.fingerprint)
         self.reranker = reranker
         self.beam_width = beam_width
         self.reader = ThreadPoolExecutor(thread_name_prefix="sproutrag-words")

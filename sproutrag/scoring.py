@@ -32,15 +32,18 @@ def weights_uri(db: str) -> str:
     return f"{db.rstrip('/')}/weights.json"
 
 
-def read_weights(db: str) -> Weights:
-    """What `calibrate` stored with the index, else the defaults."""
+def read_weights(db: str, *, fingerprint: str) -> Weights:
+    """What `calibrate` stored with the index for this encoder, else the defaults: another one's cosines count
+    for something else."""
     files, path = fsspec.url_to_fs(weights_uri(db))
-    return Weights(**json.loads(files.cat_file(path))) if files.exists(path) else Weights()
+    stored = json.loads(files.cat_file(path)) if files.exists(path) else {}
+    return Weights(**stored["weights"]) if stored.get("fingerprint") == fingerprint else Weights()
 
 
-def write_weights(db: str, weights: Weights) -> None:
+def write_weights(db: str, weights: Weights, *, fingerprint: str) -> None:
     files, path = fsspec.url_to_fs(weights_uri(db))
-    files.pipe_file(path, json.dumps(asdict(weights), indent=2).encode())
+    record = {"fingerprint": fingerprint, "weights": asdict(weights)}
+    files.pipe_file(path, json.dumps(record, indent=2).encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ def test_what_is_not_finite_is_no_evidence() -> None:
 
 def test_weights_are_kept_beside_the_index(tmp_path) -> None:
     db = str(tmp_path)
-    assert read_weights(db) == Weights()
-    write_weights(db, Weights(dense=0.25))
-    assert read_weights(db) == Weights(dense=0.25)
+    assert read_weights(db, fingerprint="a@1") == Weights()
+    write_weights(db, Weights(dense=0.25), fingerprint="a@1")
+    assert read_weights(db, fingerprint="a@1") == Weights(dense=0.25)
+    assert read_weights(db, fingerprint="b@2") == Weights()  # after a rebuild with another encoder
     assert astuple(Weights()) == pytest.approx((1.0, 0.5, 0.25, 0.02))
