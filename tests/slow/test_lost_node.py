@@ -12,7 +12,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from pipelines.index import main
-from pipelines.progress import Report
+from pipelines.reports import Report
 from sproutrag.index import TreeIndex
 from sproutrag.options import IndexOptions
 from sproutrag.verification import verify
