@@ -1,4 +1,5 @@
-"""The two seams of question answering: an LLM and a retriever, protocols of one method each.
+"""The seams of question answering: an LLM, a retriever, and the stored text that citations are checked
+against.
 
 LLMError
 ├── Unreachable       no reply came: refused, cut, timed out, or the server failed; worth another attempt
@@ -41,8 +42,8 @@ class Message:
 
 @dataclass(slots=True)
 class Usage:
-    """What calls cost. `wasted_*` is the part that bought nothing (malformed, cut or repeated), included
-    in the totals. `estimated`: some counts are ours, because the engine gave none."""
+    """What calls cost. `wasted_*` is the part that bought nothing (malformed, cut or repeated), included in
+    the totals. `estimated`: some counts are ours, because the engine gave none."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -89,4 +90,10 @@ class LLM(Protocol):
 class Retriever(Protocol):
     async def retrieve(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """For each query the best passages, `k` leaves together."""
+        ...
+
+
+class Sources(Protocol):
+    async def text(self, doc_id: str) -> str | None:
+        """The stored text of a document, of the same snapshot that is searched; None if it is not there."""
         ...
