@@ -27,7 +27,7 @@ from sproutrag.qa.openai import tokens_by_bytes
 
 Fault = Literal[
     "", "500", "429", "400", "401", "hang", "cut", "drop", "error object", "error event", "no usage",
-    "usage in every chunk", "not streamed", "not json",
+    "usage in every chunk", "not streamed", "not json", "ignores max_tokens",
 ]  # fmt: skip
 PIECE = 12  # characters of a chunk: some three tokens
 START_S = 60.0
@@ -61,6 +61,7 @@ class Log:
     dropped: int = 0  # callers that left before the end
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    at_once: int = 0
     most_at_once: int = 0
     busy_s: float = 0.0  # of engine time, summed over replies
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -74,7 +75,6 @@ class Simulator:
         self.log = Log()
         self.slots = asyncio.Semaphore(pace.slots)
         self.reading = asyncio.Lock()
-        self.at_once = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -118,13 +118,13 @@ class Simulator:
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         async with self.slots:
-            self.at_once += 1
-            self.log.most_at_once = max(self.log.most_at_once, self.at_once)
+            self.log.at_once += 1
+            self.log.most_at_once = max(self.log.most_at_once, self.log.at_once)
             began = time.monotonic()
             try:
                 yield
             finally:
-                self.at_once -= 1
+                self.log.at_once -= 1
                 self.log.busy_s += time.monotonic() - began
 
     async def read(self, prompt_tokens: int) -> None:
@@ -134,7 +134,7 @@ class Simulator:
 
     async def write(self, send: Any, reply: Reply, prompt_tokens: int, max_tokens: int) -> None:
         text, finish = reply.text, "stop"
-        if tokens_by_bytes(text) > max_tokens:
+        if tokens_by_bytes(text) > max_tokens and reply.fault != "ignores max_tokens":
             text, finish = text.encode()[: 3 * max_tokens].decode(errors="ignore"), "length"
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 0}
         if reply.fault == "not streamed":
