@@ -1,7 +1,7 @@
 """An engine without a model: speaks OpenAI's chat completions, takes an engine's time, says what it is told.
 
-Like a batching engine it reads prompts one after the other, writes up to `slots` replies at a time at the same
-pace each, and lets the rest wait. What it says comes from a function; so do the faults that a test wants.
+Like a batching engine it reads prompts one after the other, writes up to `slots` replies at a time, each at
+the same pace, and lets the rest wait. What it says comes from a function; so do the faults that a test wants.
 Run as a process of its own: python -m pipelines.llm_simulator MODULE:FUNCTION [--port 0] ...
 """
 
@@ -108,7 +108,8 @@ class Simulator:
             await asyncio.sleep(3600)
         prompt_tokens = sum(tokens_by_bytes(message["content"]) for message in body["messages"])
         if prompt_tokens + body["max_tokens"] > self.pace.context_tokens:
-            message = f"the request needs {prompt_tokens} + {body['max_tokens']} tokens, the limit is {self.pace.context_tokens}"
+            asked = prompt_tokens + body["max_tokens"]
+            message = f"the request needs {asked} tokens, the limit is {self.pace.context_tokens}"
             await answer_json(send, {"error": {"message": message, "code": 400}}, status=400)
         elif not await answered_with_fault(send, reply):
             async with self.slot():
@@ -160,7 +161,7 @@ class Simulator:
         await end(send)
 
     async def spoken(self, text: str) -> AsyncIterator[str]:
-        """The text piece by piece, at the engine's pace by the clock: a late piece does not delay the rest."""
+        """The text piece by piece, at the engine's pace; a late piece does not delay the rest."""
         began, tokens = time.monotonic(), 0
         for place in range(0, len(text), PIECE):
             piece = text[place : place + PIECE]
@@ -184,7 +185,9 @@ async def body_of(receive: Any) -> bytes:
 async def answered_with_fault(send: Any, reply: Reply) -> bool:
     """Whether the fault of this reply is one that comes instead of it."""
     if reply.fault in {"500", "429", "400", "401"}:
-        await answer_json(send, {"error": {"message": reply.text, "code": int(reply.fault)}}, status=int(reply.fault))
+        await answer_json(
+            send, {"error": {"message": reply.text, "code": int(reply.fault)}}, status=int(reply.fault)
+        )
     elif reply.fault == "error object":
         await answer_json(send, {"error": {"message": reply.text, "code": 500}})
     elif reply.fault == "not json":
@@ -207,7 +210,9 @@ async def end(send: Any, body: bytes = b"") -> None:
 
 
 async def event(send: Any, content: dict[str, Any]) -> None:
-    await send({"type": "http.response.body", "body": f"data: {json.dumps(content)}\n\n".encode(), "more_body": True})
+    await send(
+        {"type": "http.response.body", "body": f"data: {json.dumps(content)}\n\n".encode(), "more_body": True}
+    )
 
 
 async def answer_json(send: Any, content: dict[str, Any], status: int = 200) -> None:
@@ -226,7 +231,9 @@ class Options:
 
 
 def server_of(app: Simulator) -> uvicorn.Server:
-    return uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
+    return uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    )
 
 
 def listening(port: int = 0) -> socket.socket:
@@ -255,7 +262,9 @@ def simulator_process(speak: str, **pace: Any) -> Iterator[str]:
     """A simulator in a process of its own, so that its work is not taken for ours: its URL."""
     flags = [word for key, value in pace.items() for word in (f"--pace.{key.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "pipelines.llm_simulator", speak, *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    ) as child:
         try:
             assert child.stdout
             url = child.stdout.readline().strip()

@@ -148,7 +148,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsOptions:
-    """List the encoders that are known by name, or fetch one so that later runs need no network."""
+    """List the encoders and LLMs that are known by name, or fetch one so that later runs need no network."""
 
     action: Positional[Literal["list", "get"]]
     """list: names, what they are for and where they are; get: make one available here."""

