@@ -17,6 +17,7 @@ from sproutrag.qa.method import Executor, Kin, Method, Step, Tools
 from sproutrag.qa.planner import known, short_answer
 from sproutrag.qa.prompts import ANSWER, COMBINE, Answered, Combined, escape, fence_passages, fence_questions
 from sproutrag.qa.question import QuestionNode
+from sproutrag.search import Passage
 
 
 class Inline:
@@ -106,7 +107,7 @@ async def answer_together(nodes: list[QuestionNode], tools: Tools) -> list[Quest
     for node in nodes:
         node.cluster = ids
         if node.id in said:
-            await take_reply(node, said[node.id], tools)
+            await take_reply(node, said[node.id], passages, tools)
     return [node for node in nodes if node.id not in said]
 
 
@@ -117,11 +118,10 @@ def split_bill(bill: Bill, nodes: Sequence[QuestionNode]) -> None:
             node.bill.enter(Call(call.prompt, part, call.how, shared_by=len(nodes)))
 
 
-async def take_reply(node: QuestionNode, reply: Answered, tools: Tools) -> None:
+async def take_reply(node: QuestionNode, reply: Answered, passages: Sequence[Passage], tools: Tools) -> None:
     """The reply as the node's answer; citations only as far as the stored text proves them."""
     set_answer(node, reply.answered, reply.answers, reply.answer)
     if node.answered:
-        passages = joint([node.evidence])
         node.citations, dropped = await verified(reply.quotes, passages, tools.sources)
         node.notes += dropped
 

@@ -107,7 +107,7 @@ class Account(Protocol):
 
     async def close_call(self, key: str, usage: Usage, reply: Completion | None) -> None: ...
 
-    async def take_nodes(self, wanted: int) -> int: ...
+    async def take_nodes(self, key: str, wanted: int) -> int: ...
 
     async def seconds_left(self) -> float: ...
 
@@ -124,6 +124,7 @@ class LocalAccount:
         self.started = clock()
         self.used = Usage()
         self.nodes = 1
+        self.granted: dict[str, int] = {}
         self.open: dict[str, Usage] = {}
         self.replies: dict[str, Completion] = {}
         self.ended: str | None = None
@@ -147,9 +148,12 @@ class LocalAccount:
         if reply is not None:
             self.replies[key] = reply
 
-    async def take_nodes(self, wanted: int) -> int:
-        """How many of `wanted` nodes may still be made."""
+    async def take_nodes(self, key: str, wanted: int) -> int:
+        """How many of the `wanted` children of node `key` may be made; the same again for a lost worker."""
+        if key in self.granted:
+            return self.granted[key]
         granted = max(min(wanted, self.limits.max_nodes - self.nodes), 0)
+        self.granted[key] = granted
         self.nodes += granted
         if granted < wanted:
             self.ended = self.ended or f"budget: {self.limits.max_nodes} nodes"

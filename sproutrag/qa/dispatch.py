@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from sproutrag.qa.budget import Account, Bill, BudgetSpent, Call
@@ -24,6 +25,7 @@ REPAIR = (
     "\n\nThe last reply could not be read: {problem}. Reply with one JSON object that fits this schema:"
     "\n{schema}"
 )
+COUNTS_KEPT = 8192  # texts whose tokens are counted once
 BACKOFF_S = 0.25  # before the second try; doubles
 
 
@@ -54,6 +56,7 @@ class Dispatcher:
         self.attempts = attempts
         self.call_timeout_s = call_timeout_s
         self.clock = clock
+        self.count = lru_cache(maxsize=COUNTS_KEPT)(llm.count_tokens)
         self.slots = asyncio.Semaphore(max_in_flight)
         self.completed = 0
         self.seconds = 0.0
@@ -64,7 +67,7 @@ class Dispatcher:
 
     def prompt_room(self, prompt: Prompt[Any], n_questions: int = 1) -> int:
         """Tokens that the fields of a prompt may fill, by the engine's own limit."""
-        fixed = self.llm.count_tokens(prompt.system) + self.llm.count_tokens(prompt.template)
+        fixed = self.count(prompt.system) + self.count(prompt.template)
         return self.llm.context_tokens - fixed - MARGIN - n_questions * prompt.max_tokens
 
     async def ask(
@@ -184,7 +187,7 @@ class Dispatcher:
             await account.close_call(key, usage, completion if whole else None)
 
     def _count(self, messages: Sequence[Message]) -> int:
-        return sum(self.llm.count_tokens(m.content) for m in messages) + MARGIN
+        return sum(self.count(m.content) for m in messages) + MARGIN
 
 
 def enter(bill: Bill, prompt: Prompt[Any], usage: Usage, how: str, *, wasted: bool = False) -> None:

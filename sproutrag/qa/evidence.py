@@ -37,13 +37,15 @@ def joint(evidence: Sequence[Sequence[Passage]]) -> list[Passage]:
     """The passages of several questions, best first per question in turn; none inside another (P112)."""
     ranks = max(map(len, evidence), default=0)
     in_turn = [passages[rank] for rank in range(ranks) for passages in evidence if rank < len(passages)]
-    kept: list[Passage] = []
-    for passage in sorted(in_turn, key=lambda p: -len(p.leaves)):
-        leaves = leaf_set([passage])
-        if not any(leaves <= leaf_set([other]) for other in kept):
-            kept.append(passage)
-    order = {id(p): i for i, p in reversed(list(enumerate(in_turn)))}
-    return sorted(kept, key=lambda p: order[id(p)])
+    held: dict[tuple[str, int], list[frozenset[int]]] = {}  # (doc_id, leaf) -> leaf sets that hold it
+    kept: list[tuple[int, Passage]] = []
+    for turn, passage in sorted(enumerate(in_turn), key=lambda item: (-len(item[1].leaves), item[0])):
+        leaves = frozenset(passage.leaves)
+        if not any(leaves <= other for other in held.get((passage.doc_id, passage.leaves[0]), ())):
+            kept.append((turn, passage))
+            for leaf in leaves:
+                held.setdefault((passage.doc_id, leaf), []).append(leaves)
+    return [passage for _, passage in sorted(kept, key=lambda item: item[0])]
 
 
 def fitting(passages: Sequence[Passage], count: Callable[[str], int], max_tokens: int) -> list[Passage]:
@@ -112,10 +114,12 @@ def find_quote(text: str, quote: str) -> tuple[int, int] | None:
     if not any(map(str.isalnum, wanted)):
         return None
     have, places = plain(text)
-    for match in re.finditer(re.escape(wanted), have):
-        start, end = match.span()
+    start = have.find(wanted)
+    while start >= 0:
+        end = start + len(wanted)
         if whole_words(have, start, end):
             return places[start], places[end - 1] + 1
+        start = have.find(wanted, start + 1)
     return None
 
 

@@ -175,7 +175,7 @@ async def look_up(node: QuestionNode, tools: Tools) -> None:
         raise BudgetSpent("budget: no time left to retrieve") from None
     except Exception as error:  # the door to a foreign system; what fails there is this question's failure
         return node.fail(f"retrieve: {type(error).__name__}: {error}")
-    count = tools.dispatcher.llm.count_tokens
+    count = tools.dispatcher.count
     room = call_room(tools) - ANSWER.max_tokens - count(node.asks) - QUESTION_TOKENS
     node.evidence = fitting(found, count, room)
     if len(leaf_set(node.evidence)) < len(leaf_set(found)):
@@ -192,7 +192,7 @@ def joint_tokens(
 ) -> Callable[[Sequence[int]], int]:
     """Tokens of one call for some of the questions: each passage once, each question with room for its
     reply."""
-    count = tools.dispatcher.llm.count_tokens
+    count = tools.dispatcher.count
     costs = {key(p): passage_tokens(p, count) for passages in evidence for p in passages}
     keys = [frozenset(map(key, passages)) for passages in evidence]
     asking = [count(question) + QUESTION_TOKENS + ANSWER.max_tokens for question in questions]

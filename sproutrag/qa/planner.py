@@ -168,7 +168,7 @@ async def grow(
 async def within_limits(node: QuestionNode, questions: Sequence[str], tools: Tools) -> int:
     """How many of the questions become nodes; the others are named as not explored."""
     wanted = min(len(questions), tools.limits.max_children)
-    kept = await tools.account.take_nodes(wanted)
+    kept = await tools.account.take_nodes(node.id, wanted)
     if kept < len(questions):
         node.unexplored += questions[kept:]
         limits = tools.limits

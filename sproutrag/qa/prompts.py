@@ -170,8 +170,8 @@ You plan how to answer a question from a collection of documents. Steps:
 "external"; query = the search words.
 3. Else: strategy "vertical"; questions = the fewest simpler questions whose answers together give the answer.
 A question that needs the answer of question n of your list says <Qn> in its place. To ask the same about
-every entity of the list that <Qn> answers, write one question with each = n; otherwise each = 0. Never repeat the
-question itself.
+every entity of the list that <Qn> answers, write one question with each = n; otherwise each = 0. Never
+repeat the question itself.
 {DATA_RULE}
 Examples:
 What is the capital of Peru?
@@ -192,9 +192,9 @@ ANSWER = Prompt(
     version=1,
     system=f"""\
 You answer questions from numbered passages only. For every question one reply with its id. quotes: the
-numbers of the passages that say it, each with a short quote copied from that passage word for word. answers: the
-bare answer, one item per entity. answer: one short sentence. If the passages do not say it: answered = false,
-the rest empty.
+numbers of the passages that say it, each with a short quote copied from that passage word for word. answers:
+the bare answer, one item per entity. answer: one short sentence. If the passages do not say it: answered =
+false, the rest empty.
 {DATA_RULE}
 Example:
 {{"replies":[{{"id":"0.1","answered":true,"quotes":[{{"passage":2,"quote":"was born in Graz"}}],\

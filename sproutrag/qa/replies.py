@@ -7,7 +7,8 @@ Unreadable.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -24,6 +25,11 @@ class Unreadable(Exception):
     """A reply that is not what was asked for; the message says what is wrong with it."""
 
 
+@cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict[str, Any]:
     """JSON schema of a reply type: fields in order, all required, nothing else allowed."""
     choices = choices or {}
@@ -35,8 +41,7 @@ def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict
     if get_origin(kind) is list:
         return {"type": "array", "items": schema_of(get_args(kind)[0], choices)}
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        properties = {f.name: schema_of(hints[f.name], choices, f.name) for f in fields(kind)}
+        properties = {field: schema_of(hint, choices, field) for field, hint in hints_of(kind).items()}
         return {
             "type": "object",
             "properties": properties,
@@ -106,7 +111,7 @@ def build(kind: Any, value: Any, choices: Choices, name: str = "reply") -> Any:
 def build_object(kind: Any, value: Any, choices: Choices, name: str) -> Any:
     if type(value) is not dict:
         raise Unreadable(f"{name} is not an object")
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     if missing := [field for field in hints if field not in value]:
         raise Unreadable(f"{name} lacks {', '.join(missing)}")
     return kind(**{field: build(hint, value[field], choices, field) for field, hint in hints.items()})

@@ -1,0 +1,68 @@
+"""Orchestration with an oracle: gold trees played through the whole recursion, our plans and shared ones."""
+
+import asyncio
+
+import pytest
+
+from sproutrag.qa.answer import answer_question
+from sproutrag.qa.budget import Limits
+from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.trace import total_usage
+from tests.qa.oracle import OURS, SHARED, Gold, Oracle, read_documents, read_gold
+from tests.qa.scripted import WordIndex
+
+WIDE = Limits(max_children=64, patience=1e6)
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"shared data is not at {SHARED}")
+
+
+async def play(gold: Gold, index: WordIndex, *, fan_out: bool = False) -> tuple[QuestionNode, Oracle]:
+    oracle = Oracle(gold, fan_out=fan_out)
+    root = await answer_question(
+        gold.question, dispatcher=Dispatcher(oracle), retriever=index, sources=index, limits=WIDE
+    )
+    return root, oracle
+
+
+def problems(gold: Gold, root: QuestionNode) -> list[str]:
+    """What differs from the gold; nothing when all went well."""
+    found = [f"{n.id} {n.asks!r}: {n.failure or n.notes}" for n in root.walk() if not n.answered or n.failure]
+    found += [f"{n.id}: {note}" for n in root.walk() for note in n.notes if "dropped" in note]
+    if root.answers != gold.answers:
+        found.append(f"answers {root.answers} instead of {gold.answers}")
+    cited = {(c.doc_id, c.quote) for node in root.walk() for c in node.citations}
+    for doc_id, text in gold.quotes:
+        if not any(d == doc_id and (quote in text or text in quote) for d, quote in cited):
+            found.append(f"not cited: {doc_id} {text!r}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def ours() -> WordIndex:
+    return WordIndex(read_documents(OURS))
+
+
+@pytest.mark.parametrize("fan_out", [False, True], ids=["planned", "fan-out"])
+@pytest.mark.parametrize("gold", read_gold(OURS), ids=lambda gold: gold.id)
+def test_gold_tree_is_resolved_answered_and_cited(gold: Gold, fan_out: bool, ours: WordIndex) -> None:
+    root, oracle = asyncio.run(play(gold, ours, fan_out=fan_out))
+    assert problems(gold, root) == []
+    assert total_usage(root).calls == len(oracle.calls)
+
+
+EMPTY_GOLD = "fanout-7b10fd58935f2b2d"  # one leaf's gold answer is "": that one stays open
+
+
+@needs_shared
+def test_all_shared_plans_are_resolved_answered_and_cited() -> None:
+    index = WordIndex(read_documents(SHARED))
+    wrong: dict[str, list[str]] = {}
+    for gold in read_gold(SHARED):
+        root, oracle = asyncio.run(play(gold, index))
+        assert total_usage(root).calls == len(oracle.calls)
+        found = problems(gold, root)
+        if gold.id == EMPTY_GOLD:
+            assert [p for p in found if p.startswith("answers")] == []
+        elif found:
+            wrong[gold.id] = found
+    assert wrong == {}
