@@ -2,7 +2,8 @@
 
 Like a batching engine it reads prompts one after the other, writes up to `slots` replies at a time, each at
 the same pace, and lets the rest wait. What it says comes from a function; so do the faults that a test wants.
-Run as a process of its own: python -m pipelines.llm_simulator MODULE:FUNCTION [--port 0] ...
+Run as a process of its own: python -m pipelines.llm_simulator MODULE:FUNCTION ABOUT [--port 0] ..., where
+FUNCTION(ABOUT) gives what speaks.
 """
 
 import asyncio
@@ -226,6 +227,7 @@ async def answer_json(send: Any, content: dict[str, Any], status: int = 200) -> 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     speak: Annotated[Positional[str], arg(metavar="MODULE:FUNCTION")]
+    about: Positional[str] = ""
     port: int = 0
     pace: Pace = field(default_factory=Pace)
 
@@ -258,10 +260,10 @@ def simulator_thread(speak: Speak, **pace: Any) -> Iterator[tuple[str, Log]]:
 
 
 @contextmanager
-def simulator_process(speak: str, **pace: Any) -> Iterator[str]:
+def simulator_process(speak: str, about: str, **pace: Any) -> Iterator[str]:
     """A simulator in a process of its own, so that its work is not taken for ours: its URL."""
     flags = [word for key, value in pace.items() for word in (f"--pace.{key.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "pipelines.llm_simulator", speak, *flags]
+    command = [sys.executable, "-m", "pipelines.llm_simulator", speak, about, *flags]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     ) as child:
@@ -277,7 +279,7 @@ def simulator_process(speak: str, **pace: Any) -> Iterator[str]:
 
 def main(options: Options) -> None:
     module, name = options.speak.split(":")
-    speak, place = getattr(import_module(module), name), listening(options.port)
+    speak, place = getattr(import_module(module), name)(options.about), listening(options.port)
     print(f"http://127.0.0.1:{place.getsockname()[1]}/v1", flush=True)
     server_of(Simulator(speak, options.pace)).run(sockets=[place])
 
