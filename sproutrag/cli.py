@@ -278,12 +278,15 @@ def delete(options: DeleteOptions) -> int:
 
 def models(options: ModelsOptions) -> int:
     from sproutrag.models import find_encoder, list_models
+    from sproutrag.qa.models import find_llm, is_llm, list_llms
 
     if options.action == "list":
-        return print_figures([asdict(model) for model in list_models()], as_json=options.json)
+        known = [*list_models(), *list_llms()]
+        return print_figures([asdict(model) for model in known], as_json=options.json)
     if not options.name:
         raise WrongUsage("models get: say which one; `sproutrag models list` names them")
-    made_available = {"name": options.name, "path": find_encoder(options.name)}
+    find = find_llm if is_llm(options.name) else find_encoder
+    made_available = {"name": options.name, "path": find(options.name)}
     return print_facts(made_available, as_json=options.json)
 
 

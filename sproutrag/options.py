@@ -148,7 +148,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsOptions:
-    """List the encoders that are known by name, or fetch one so that later runs need no network."""
+    """List the encoders and LLMs that are known by name, or fetch one so that later runs need no network."""
 
     action: Positional[Literal["list", "get"]]
     """list: names, what they are for and where they are; get: make one available here."""
@@ -162,12 +162,15 @@ class ModelsOptions:
 class BenchOptions:
     """Measure this machine: every figure is a ratio of two values taken in the same run."""
 
-    suite: Positional[Literal["index", "search"]]
-    """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query."""
+    suite: Positional[Literal["index", "search", "ask"]]
+    """index: cost over a plain forward pass, Ray's overhead, growth; search: against a bare vector query;
+    ask: speed, calls saved, overhead and memory of question answering, with a simulated engine."""
     source: str = "tests/data/corpus"
     """Corpus whose sentences the measured documents are made of."""
     encoder: str = "all-MiniLM-L6-v2"
     """Name of an encoder, a model directory, or a name on the Hugging Face hub."""
+    plans: str = "tests/data/plans"
+    """For ask: folder of gold plans (plan.jsonl, corpus.jsonl)."""
     only: tuple[str, ...] = ()
     """Measure these parts of the suite only; a wrong name lists them."""
     out: str | None = None
