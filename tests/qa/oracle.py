@@ -86,7 +86,9 @@ class Oracle(ScriptedLLM):
         self.known: dict[str, list[dict]] = {}
         for node in (gold.tree, *below(gold.tree)):
             self.known.setdefault(plain(node["question"]), []).append(node)
-        self.meant: dict[str, str] = {}  # a planned question as it will be asked -> the gold question
+        self.meant: dict[str, str] = {}  # a planned question with references -> the gold question
+        for node in (gold.tree, *below(gold.tree)):
+            list(self.planned(node["decomposition"]))  # any process may be asked to contextualise
 
     def reply(self, user: str, schema: dict[str, Any]) -> Reply:
         fields = schema["properties"]
