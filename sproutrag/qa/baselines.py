@@ -1,4 +1,4 @@
-"""What APT-RAG is compared with, behind the interface of `answer_question`: same prompts, budget, citations."""
+"""What APT-RAG is compared with, behind the interface of `answer_question`: same prompts and budget."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
