@@ -1,21 +1,19 @@
 """`sproutrag ask`: one question against one snapshot of an index, answered in this process."""
 
 import asyncio
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from sproutrag.corpus import Corpus
 from sproutrag.index import TreeIndex
-from sproutrag.options import AskOptions
+from sproutrag.options import AskOptions, ReasoningOptions
 from sproutrag.qa.baselines import SYSTEMS
 from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.models import close_llm, open_llm
 from sproutrag.qa.question import QuestionNode
-from sproutrag.qa.trace import outcome
+from sproutrag.qa.trace import outcome, write_trace
 
 
 def main(options: AskOptions) -> dict[str, Any]:
@@ -27,15 +25,15 @@ def main(options: AskOptions) -> dict[str, Any]:
     llm = open_llm(options.llm)
     dispatcher = Dispatcher(llm)
     root = asyncio.run(resolved(options, dispatcher, Corpus(index, where=options.where), limits))
-    told = outcome(root, model=llm.name, snapshot=index.snapshot.id)
+    told = outcome(root, model=llm.name, snapshot=index.snapshot.id, method=options.method)
     told["seconds"] = round(time.monotonic() - began, 3)
     if options.trace:
-        Path(options.trace).write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
+        write_trace(options.trace, told)
         print(f"wrote {options.trace}", file=sys.stderr)
     return told
 
 
-def limits_of(options: AskOptions) -> Limits:
+def limits_of(options: ReasoningOptions) -> Limits:
     return Limits(
         k=options.k,
         max_depth=options.max_depth,

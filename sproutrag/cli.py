@@ -18,6 +18,7 @@ import tyro
 from tyro.conf import subcommand
 
 from sproutrag.options import (
+    AnswerOptions,
     AskOptions,
     BenchOptions,
     DeleteOptions,
@@ -28,10 +29,12 @@ from sproutrag.options import (
     SearchOptions,
     ShowOptions,
     StatsOptions,
+    TraceOptions,
     VerifyOptions,
     VersionsOptions,
 )
-from sproutrag.output import print_answer, print_json, print_passages, print_table, terminal
+from sproutrag.output import print_json, print_passages, print_table, terminal
+from sproutrag.qa.commands import answer, ask, trace
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -39,6 +42,8 @@ Command = (
     Annotated[IndexOptions, subcommand("index")]
     | Annotated[SearchOptions, subcommand("search")]
     | Annotated[AskOptions, subcommand("ask")]
+    | Annotated[AnswerOptions, subcommand("answer")]
+    | Annotated[TraceOptions, subcommand("trace")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
     | Annotated[VersionsOptions, subcommand("versions")]
@@ -150,19 +155,6 @@ def search(options: SearchOptions) -> int:
         print_json([asdict(passage) for passage in found])
     else:
         print_passages(found)
-    return DONE
-
-
-def ask(options: AskOptions) -> int:
-    if not options.question.strip():
-        raise WrongUsage("the question is empty")
-    from sproutrag.ask import main as answer
-
-    told = answer(options)
-    if options.json:
-        print_json(told)
-    else:
-        print_answer(told)
     return DONE
 
 
@@ -303,6 +295,8 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     IndexOptions: index,
     SearchOptions: search,
     AskOptions: ask,
+    AnswerOptions: answer,
+    TraceOptions: trace,
     ShowOptions: show,
     StatsOptions: stats,
     VersionsOptions: versions,

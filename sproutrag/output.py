@@ -25,6 +25,14 @@ def terminal() -> Any:
     return Terminal()
 
 
+def tell(told: Any, *, as_json: bool) -> int:
+    """What a job returns, and the exit status that it means."""
+    if as_json:
+        print_json(told.as_json())
+    told.show(terminal(), quiet=as_json)
+    return int(told.exit_status)
+
+
 def print_passages(found: Sequence[Any]) -> None:
     """Each passage with its document, score and spans; text as stored, never read as markup."""
     from rich.padding import Padding

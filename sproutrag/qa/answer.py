@@ -7,8 +7,9 @@ reasons.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sproutrag.qa.budget import Account, Bill, BudgetSpent, Call, Limits, LocalAccount, share
+from sproutrag.qa.budget import Account, Bill, BudgetSpent, Limits, LocalAccount, share
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.evidence import bare, distinct, joint, verified
 from sproutrag.qa.family import Family, look_up
@@ -115,7 +116,7 @@ def split_bill(bill: Bill, nodes: Sequence[QuestionNode]) -> None:
     """Every call of the bill shared by the nodes: their sum is what the engine counted."""
     for call in bill.calls:
         for node, part in zip(nodes, share(call.usage, len(nodes)), strict=True):
-            node.bill.enter(Call(call.prompt, part, call.how, shared_by=len(nodes)))
+            node.bill.enter(replace(call, usage=part, shared_by=len(nodes)))
 
 
 async def take_reply(node: QuestionNode, reply: Answered, passages: Sequence[Passage], tools: Tools) -> None:

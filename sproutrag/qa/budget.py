@@ -59,6 +59,7 @@ class Call:
     usage: Usage
     how: str  # "json", "json in a fence", ... or why there is no reply
     shared_by: int = 1  # nodes that were answered by this call; `usage` is this node's share
+    ended: float = 0.0  # unix seconds; it began `usage.seconds * shared_by` earlier
 
 
 @dataclass(slots=True)

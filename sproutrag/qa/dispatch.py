@@ -194,7 +194,7 @@ def enter(bill: Bill, prompt: Prompt[Any], usage: Usage, how: str, *, wasted: bo
     if wasted:
         tokens = usage.prompt_tokens + usage.completion_tokens
         usage = replace(usage, wasted_calls=usage.calls, wasted_tokens=tokens)
-    bill.enter(Call(prompt.label, usage, how))
+    bill.enter(Call(prompt.label, usage, how, ended=time.time()))
 
 
 def repair(request: Request, problem: str) -> Request:
