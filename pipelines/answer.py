@@ -199,7 +199,8 @@ def account(
 ) -> AnswerReport:
     """Every line of the questions ends in exactly one of answered, partial, set aside; this is asserted."""
     final = {question.query_id: answers.answers.get(question.query_id) for question in work.questions}
-    problems = work.rejected + [set_aside(q, final[q.query_id]) for q in work.questions if failed(final[q.query_id])]
+    lost = [question for question in work.questions if failed(final[question.query_id])]
+    problems = work.rejected + [set_aside(question, final[question.query_id]) for question in lost]
     given = [answer for answer in final.values() if answer and not failed(answer)]
     partial = sum(answer["partial"] for answer in given)
     report = AnswerReport(

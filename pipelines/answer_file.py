@@ -1,6 +1,6 @@
-"""The file that answers go to: one JSON object per line, on disk before it counts, the last one of an id valid.
+"""The file that answers go to: a JSON object per line, on disk before it counts; an id's last line is valid.
 
-A run that dies leaves whole lines and at most one torn one at the end; the next run cuts that off and goes on.
+A run that dies leaves whole lines and at most a torn one at the end; the next run cuts that off and goes on.
 """
 
 import fcntl
@@ -118,7 +118,7 @@ def locked(path: str) -> BinaryIO:
     """Opened for appending. The name may point to another file by the time the lock is ours: look again."""
     while True:
         try:
-            handle = open(path, "ab")
+            handle = open(path, "ab")  # noqa: SIM115  closed by who holds the lock
         except OSError as error:
             raise WrongAnswers(f"--out {path}: {error.strerror}; name a file that may be written") from error
         try:

@@ -112,7 +112,8 @@ class AnswerReport:
         return SET_ASIDE if self.set_aside else DONE
 
     def as_json(self) -> dict[str, Any]:
-        rates = {"calls_per_s": rate(self.cost.calls, self.cost), "tokens_per_s": rate(self.cost.tokens, self.cost)}
+        cost = self.cost
+        rates = {"calls_per_s": rate(cost.calls, cost), "tokens_per_s": rate(cost.tokens, cost)}
         return {"in": self.inputs} | asdict(self) | rates
 
     def show(self, console: Console, *, quiet: bool = False) -> None:

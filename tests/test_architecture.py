@@ -14,7 +14,8 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 RAY_ROOMS = {"sproutrag/qa/ray_dispatch.py"}
-COMMAND_ROOMS = {"sproutrag/cli.py", "sproutrag/qa/commands.py"}  # start jobs, each imported when its command runs
+# Start jobs by name, each imported when its command runs.
+COMMAND_ROOMS = {"sproutrag/cli.py", "sproutrag/qa/commands.py"}
 NO_TORCH = (
     "sproutrag/tree.py",
     "sproutrag/search.py",
