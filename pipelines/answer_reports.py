@@ -55,14 +55,7 @@ class Estimate:
 def estimate(answers: AnswerFile, questions: int, *, method: str, in_flight: int) -> Estimate:
     """What `questions` more will cost, by the answers that the file holds."""
     known = [a for a in answers.answers.values() if a.get("method") == method and not a.get("failure")]
-    calls, prompt, completion = EXPECTED.get(method, EXPECTED_OF_TREES)
-    seconds = calls * SECONDS_PER_CALL
-    if known:
-        calls, prompt, completion = (
-            statistics.fmean(a["usage"][name] for a in known)
-            for name in ("calls", "prompt_tokens", "completion_tokens")
-        )
-        seconds = statistics.fmean(a.get("seconds", 0.0) for a in known)
+    calls, prompt, completion, seconds = means(known) if known else defaults(method)
     return Estimate(
         questions=questions,
         calls=round(calls * questions),
@@ -71,6 +64,21 @@ def estimate(answers: AnswerFile, questions: int, *, method: str, in_flight: int
         seconds=round(seconds * questions / max(min(in_flight, questions), 1), 1),
         measured=len(known),
     )
+
+
+def means(known: Sequence[Answer]) -> tuple[float, float, float, float]:
+    """Calls, prompt tokens, completion tokens and seconds of a question."""
+    usage = [answer["usage"] | {"seconds": answer.get("seconds", 0.0)} for answer in known]
+    calls, prompt, completion, seconds = (
+        statistics.fmean(one[name] for one in usage)
+        for name in ("calls", "prompt_tokens", "completion_tokens", "seconds")
+    )
+    return calls, prompt, completion, seconds
+
+
+def defaults(method: str) -> tuple[float, float, float, float]:
+    calls, prompt, completion = EXPECTED.get(method, EXPECTED_OF_TREES)
+    return calls, prompt, completion, calls * SECONDS_PER_CALL
 
 
 def actual_cost(fresh: Sequence[Answer], seconds: float) -> Cost:
@@ -120,9 +128,9 @@ class AnswerReport:
         if not quiet:
             print_rows(console, report_rows(self))
             print_problems(self.problems)
-        for name, values in {"snapshots": self.snapshots, "models": self.models}.items():
-            if len(values) > 1:
-                print(f"the answers come from {len(values)} {name}: {values}", file=sys.stderr)
+        for name, several in (("snapshots", map(str, self.snapshots)), ("models", self.models)):
+            if len(values := list(several)) > 1:
+                print(f"the answers come from several {name}: {', '.join(values)}", file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ class AnswerQuestions:
         return pa.table({"answer": [dumped(answer)], "told": [dumped(whole)]}, schema=ANSWER)
 
     async def answer(self, query_id: str, question: str) -> dict[str, Any]:
-        if await self.attempts.begin.remote(query_id) >= DEATHS_PER_QUESTION:  # type: ignore[attr-defined]
+        if await self.attempts.begin.remote(query_id) >= DEATHS_PER_QUESTION:
             return self.lost("its worker died each time it was asked")
         try:
             root = await SYSTEMS[self.method](
@@ -70,7 +70,7 @@ class AnswerQuestions:
             told = self.told(root)
         except Exception as error:  # of one question; the others go on
             told = self.lost(f"{type(error).__name__}: {error}")
-        await self.attempts.finish.remote(query_id)  # type: ignore[attr-defined]
+        await self.attempts.finish.remote(query_id)
         return told
 
     def told(self, root: QuestionNode) -> dict[str, Any]:

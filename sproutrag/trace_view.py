@@ -144,8 +144,10 @@ def name_of(citation: dict[str, Any]) -> tuple[str, str]:
     return citation["doc_id"], str(citation["spans"])
 
 
-SHOWN = ("id", "planned", "question", "strategy", "query", "answered", "answer", "answers", "failure", "partial",
-         "notes", "unexplored", "wave", "cluster", "reuses", "entity")  # fmt: skip
+SHOWN = (
+    *("id", "planned", "question", "entity", "strategy", "query", "wave", "cluster", "reuses"),
+    *("answered", "answer", "answers", "failure", "partial", "notes", "unexplored"),
+)
 
 
 def node_data(node: Node, parent: int, depth: int, began: float) -> dict[str, Any]:

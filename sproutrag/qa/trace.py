@@ -87,7 +87,7 @@ def write_trace(path: str | Path, told: dict[str, Any]) -> None:
 def read_trace(path: str | Path) -> dict[str, Any]:
     """What `write_trace` wrote; refuses anything else by name."""
     try:
-        told = json.loads(Path(path).read_bytes())
+        told = json.loads(Path(path).read_bytes(), parse_constant=lambda _: None)  # NaN is no JSON
     except OSError as error:
         raise NoTrace(f"{path}: {error.strerror}; {WRITES_TRACES}") from error
     except (ValueError, RecursionError) as error:
