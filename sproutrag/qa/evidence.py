@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sproutrag.qa.llm import Sources
-from sproutrag.qa.prompts import CLOSE, OPEN, Cited
+from sproutrag.qa.prompts import CLOSE, OPEN, Cited, escape
 from sproutrag.search import INVISIBLE, Passage
 
 # What models change when they copy; every replacement keeps the length.
@@ -64,7 +64,7 @@ def fitting(passages: Sequence[Passage], count: Callable[[str], int], max_tokens
 
 def passage_tokens(passage: Passage, count: Callable[[str], int]) -> int:
     """With its fence; tokens of joined texts are at most the sum."""
-    return count(passage.text) + count(passage.doc_id) + count(passage.title) + 24
+    return count(escape(passage.text)) + count(passage.doc_id) + count(passage.title) + 24
 
 
 def shortened(passage: Passage, count: Callable[[str], int], max_tokens: int) -> list[Passage]:

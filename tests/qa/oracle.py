@@ -168,7 +168,7 @@ class Oracle(ScriptedLLM):
     def answer(self, id: str, question: str, user: str) -> dict:
         """The gold answer with the stating sentence of the gold page, if that is in the evidence."""
         node = self.node(question, leaf=True)
-        page = plain(node["evidence_title"] or "")
+        page = plain(node.get("evidence_title") or "")
         wanted = words(f"{node['question']} {node['answer']}")
         said = words(str(node["answer"]))
         best: tuple[float, int, str] | None = None

@@ -59,7 +59,7 @@ class Fatal(Oracle):
             died.touch()
             os._exit(1)
         with open(self.log, "a") as log:
-            log.write("call\n")
+            log.write(f"{os.getpid()} {time.time():.1f}\n")
         return super().reply(user, schema)
 
 
@@ -95,7 +95,7 @@ def test_ray_and_asyncio_grow_the_same_tree(id: str, tmp_path: Path) -> None:
 def test_lost_worker_is_replaced_without_asking_or_billing_twice(tmp_path: Path) -> None:
     gold = golds()["plan-4"]
     log = tmp_path / "calls"
-    phrase = "<question>\nWhich language does Lena Brandt speak"  # deep inside one vertical child
+    phrase = "<question>\nGiven Lena Brandt: "  # deep inside one vertical child
     root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, phrase)), limits=WIDE))
     assert log.with_suffix(".died").exists()
     assert problems(gold, root) == []
