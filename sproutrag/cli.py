@@ -5,7 +5,6 @@ usage; 3 done, but some inputs were set aside; 130 interrupted.
 """
 
 import io
-import json
 import os
 import sys
 import traceback
@@ -19,6 +18,7 @@ import tyro
 from tyro.conf import subcommand
 
 from sproutrag.options import (
+    AskOptions,
     BenchOptions,
     DeleteOptions,
     EvaluateOptions,
@@ -31,12 +31,14 @@ from sproutrag.options import (
     VerifyOptions,
     VersionsOptions,
 )
+from sproutrag.output import print_answer, print_json, print_passages, print_table, terminal
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
 
 Command = (
     Annotated[IndexOptions, subcommand("index")]
     | Annotated[SearchOptions, subcommand("search")]
+    | Annotated[AskOptions, subcommand("ask")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
     | Annotated[VersionsOptions, subcommand("versions")]
@@ -117,25 +119,6 @@ def require_place(options: Any) -> None:
         raise WrongUsage("--db is empty: name the directory of an index, or a new one")
 
 
-def print_json(value: Any) -> None:
-    """One line; where standard output cannot carry a character, its JSON escape."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    text = json.dumps(value, ensure_ascii=False)
-    carried = text.encode(encoding, "ignore").decode(encoding) == text
-    print(text if carried else json.dumps(value))
-
-
-def terminal() -> Any:
-    """rich on standard output; when its reader stops early, `run` answers, where rich would exit with 1."""
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise
-
-    return Terminal()
-
-
 # --- one function per command
 
 
@@ -170,22 +153,17 @@ def search(options: SearchOptions) -> int:
     return DONE
 
 
-def print_passages(found: Sequence[Any]) -> None:
-    """Each passage with its document, score and spans; text as stored, never read as markup."""
-    from rich.padding import Padding
-    from rich.text import Text
+def ask(options: AskOptions) -> int:
+    if not options.question.strip():
+        raise WrongUsage("the question is empty")
+    from sproutrag.ask import main as answer
 
-    console = terminal()
-    if not found:
-        print("nothing found", file=sys.stderr)
-    for rank, passage in enumerate(found, start=1):
-        spans = ", ".join(f"{start}:{stop}" for start, stop in passage.spans)
-        heading = Text(f"{rank}. ", style="bold")
-        heading.append(passage.title or passage.doc_id, style="bold cyan")
-        heading.append(f"  {passage.score:.3f}", style="green")
-        console.print(heading)
-        console.print(Text(f"   {passage.doc_id} [{spans}]", style="dim"))
-        console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
+    told = answer(options)
+    if options.json:
+        print_json(told)
+    else:
+        print_answer(told)
+    return DONE
 
 
 def show(options: ShowOptions) -> int:
@@ -321,16 +299,10 @@ def print_facts(facts: dict[str, Any], *, as_json: bool) -> int:
     return DONE
 
 
-def print_table(values: dict[str, Any]) -> None:
-    width = max(map(len, values), default=0)
-    for name, value in values.items():
-        print(f"{name:<{width}}  {value}")
-    print()
-
-
 COMMANDS: dict[type, Callable[[Any], int]] = {
     IndexOptions: index,
     SearchOptions: search,
+    AskOptions: ask,
     ShowOptions: show,
     StatsOptions: stats,
     VersionsOptions: versions,

@@ -59,6 +59,44 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AskOptions:
+    """Answer a question from the index: reuse, retrieve or decompose, with citations that the text proves.
+
+    When a limit is reached, the best answer from what is there is given and marked partial.
+    """
+
+    question: Positional[str]
+    """What you want to know."""
+    db: str
+    """Directory or URI of the index."""
+    llm: str | None = None
+    """Name of an LLM (`sproutrag models list`), a model directory, or the URL of an OpenAI-compatible server
+    (http://host:8000/v1); without it, the default of this machine."""
+    trace: str | None = None
+    """Write the whole reasoning tree to this file, as JSON."""
+    method: Literal[
+        "apt-rag", "llm-only", "naive-rag", "fixed-plan", "width-2", "width-6", "no-lateral", "no-batching"
+    ] = "apt-rag"
+    """apt-rag, or a baseline to compare it with."""
+    k: Annotated[int, arg(aliases=["-k"])] = 20
+    """Leaves retrieved for each question that is looked up."""
+    max_depth: int = 4
+    """Levels of decomposition, at most 8."""
+    max_calls: int = 300
+    """LLM calls for this question."""
+    max_tokens: int = 2_000_000
+    """Prompt tokens for this question; replies may use a tenth as many."""
+    max_seconds: float = 600.0
+    """Time for this question."""
+    where: str | None = None
+    """Search only documents whose metadata match, for example: year >= 2020 and country = 'DE'."""
+    encoder: str | None = None
+    """The encoder that built the index, when it is not to be found by the name that the index records."""
+    json: bool = False
+    """Print {answer, answers, citations, answered, partial, open, warnings, usage, trace, ...} as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """Draw the tree of one document, in the terminal or as one self-contained page."""
 

@@ -15,7 +15,15 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 RAY_ROOMS = {"sproutrag/qa/ray_dispatch.py"}
 COMMAND_ROOM = "sproutrag/cli.py"  # starts jobs by name, each imported when its command runs
-NO_TORCH = ("sproutrag/tree.py", "sproutrag/search.py", "sproutrag/storage.py", "sproutrag/where.py")
+NO_TORCH = (
+    "sproutrag/tree.py",
+    "sproutrag/search.py",
+    "sproutrag/storage.py",
+    "sproutrag/where.py",
+    "sproutrag/qa/question.py",
+    "sproutrag/qa/clustering.py",
+    "sproutrag/qa/answer.py",
+)
 HEAVY = {"torch", "transformers", "ray", "lance", "lancedb", "sentencex", "scipy", "vllm"}
 ROOMS_WITHOUT_A_NOUN = {"utils", "util", "common", "helpers", "base", "manager", "schema", "core", "misc"}
 
@@ -56,6 +64,12 @@ def test_rooms_import_only_downwards(path: Path) -> None:
         assert "serve" not in found
     if room.startswith("serve/"):
         assert "pipelines" not in found
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if name(p).startswith("sproutrag/qa/")], ids=name)
+def test_question_answering_knows_retrieval_only_by_its_protocol(path: Path) -> None:
+    modules = {module for module, _ in imports(ast.parse(path.read_text()))}
+    assert not modules & {"sproutrag.encoder", "sproutrag.index", "sproutrag.retriever"}
 
 
 @pytest.mark.parametrize("room", NO_TORCH)

@@ -30,6 +30,7 @@ def sproutrag(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     [
         "index",
         "search",
+        "ask",
         "show",
         "stats",
         "versions",

@@ -124,6 +124,8 @@ async def take_reply(node: QuestionNode, reply: Answered, passages: Sequence[Pas
     if node.answered:
         node.citations, dropped = await verified(reply.quotes, passages, tools.sources)
         node.notes += dropped
+        if not node.citations:
+            node.notes.append("answer: no citation proves it")
 
 
 def set_answer(node: QuestionNode, answered: bool, answers: Sequence[str], answer: str) -> None:
@@ -170,7 +172,7 @@ async def search_alone(node: QuestionNode, tools: Tools) -> None:
         await look_up(node, tools)
     except BudgetSpent as error:
         return node.fail(str(error))
-    if not node.failure:
+    if node.evidence:
         await answer_cluster([node], Kin(), tools)
 
 

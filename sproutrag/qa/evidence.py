@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sproutrag.qa.llm import Sources
-from sproutrag.qa.prompts import CLOSE, OPEN, Cited
+from sproutrag.qa.prompts import CLOSE, OPEN, Cited, escape
 from sproutrag.search import INVISIBLE, Passage
 
 # What models change when they copy; every replacement keeps the length.
@@ -16,7 +16,7 @@ LOOK_ALIKE = str.maketrans(
     {OPEN: "<", CLOSE: ">", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2010": "-",
      "\u2011": "-", "\u2012": "-", "\u2013": "-", "\u2014": "-", "\u2212": "-"}
 )  # fmt: skip
-ELLIPSIS = re.compile(r"^(\.\.\.|\u2026)\s*|\s*(\.\.\.|\u2026)$")
+EDGES = " .\"'\u2026\u201c\u201d"  # what models put around a quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def fitting(passages: Sequence[Passage], count: Callable[[str], int], max_tokens
 
 def passage_tokens(passage: Passage, count: Callable[[str], int]) -> int:
     """With its fence; tokens of joined texts are at most the sum."""
-    return count(passage.text) + count(passage.doc_id) + count(passage.title) + 24
+    return count(escape(passage.text)) + count(passage.doc_id) + count(passage.title) + 24
 
 
 def shortened(passage: Passage, count: Callable[[str], int], max_tokens: int) -> list[Passage]:
@@ -110,16 +110,14 @@ def locate(cited: Cited, passages: Sequence[Passage]) -> tuple[Passage, int, int
 
 def find_quote(text: str, quote: str) -> tuple[int, int] | None:
     """Where `text` says `quote`, whatever its case, white space, dashes and kind of quotation marks."""
-    wanted, _ = plain(ELLIPSIS.sub("", quote.strip()).strip("\"'"))
-    if not any(map(str.isalnum, wanted)):
-        return None
     have, places = plain(text)
-    start = have.find(wanted)
-    while start >= 0:
-        end = start + len(wanted)
-        if whole_words(have, start, end):
-            return places[start], places[end - 1] + 1
-        start = have.find(wanted, start + 1)
+    for wanted, _ in (plain(quote), plain(quote.strip(EDGES))):
+        start = have.find(wanted) if any(map(str.isalnum, wanted)) else -1
+        while start >= 0:
+            end = start + len(wanted)
+            if whole_words(have, start, end):
+                return places[start], places[end - 1] + 1
+            start = have.find(wanted, start + 1)
     return None
 
 

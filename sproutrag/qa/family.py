@@ -69,7 +69,7 @@ class Family:
             await self.prepare(number, node)
         except BudgetSpent as error:
             node.fail(str(error))
-        if node.failure or node.reuses:
+        if node.failure or node.reuses or (node.strategy is Strategy.EXTERNAL and not node.evidence):
             self.settle(number)
         elif node.strategy is Strategy.EXTERNAL:
             self.ready.append(number)
@@ -178,6 +178,10 @@ async def look_up(node: QuestionNode, tools: Tools) -> None:
     count = tools.dispatcher.count
     room = call_room(tools) - ANSWER.max_tokens - count(node.asks) - QUESTION_TOKENS
     node.evidence = fitting(found, count, room)
+    if not node.evidence:
+        node.notes.append(
+            "gather: nothing found" if not found else "gather: the prompt has no room for evidence"
+        )
     if len(leaf_set(node.evidence)) < len(leaf_set(found)):
         node.notes.append(f"gather: {len(found) - len(node.evidence)} passages left out, the prompt is full")
 

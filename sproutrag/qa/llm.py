@@ -75,8 +75,11 @@ class Completion:
 class LLM(Protocol):
     """name: what traces call the model. context_tokens: the engine's own limit, prompt and reply together."""
 
-    name: str
-    context_tokens: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def context_tokens(self) -> int: ...
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None

@@ -167,12 +167,12 @@ async def grow(
 
 async def within_limits(node: QuestionNode, questions: Sequence[str], tools: Tools) -> int:
     """How many of the questions become nodes; the others are named as not explored."""
-    wanted = min(len(questions), tools.limits.max_children)
+    width = tools.method.width if tools.method.width and not node.each else tools.limits.max_children
+    wanted = min(len(questions), width, tools.limits.max_children)
     kept = await tools.account.take_nodes(node.id, wanted)
     if kept < len(questions):
         node.unexplored += questions[kept:]
-        limits = tools.limits
-        limit = f"{limits.max_children} children" if kept == wanted else f"{limits.max_nodes} nodes"
+        limit = f"{wanted} children" if kept == wanted else f"{tools.limits.max_nodes} nodes"
         node.notes.append(f"plan: {len(questions) - kept} questions not explored (limit: {limit})")
     return kept
 

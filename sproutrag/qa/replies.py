@@ -40,7 +40,7 @@ def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict
         return {"type": "string", "enum": list(options)}
     if get_origin(kind) is list:
         return {"type": "array", "items": schema_of(get_args(kind)[0], choices)}
-    if is_dataclass(kind):
+    if kind not in JSON_TYPES:
         properties = {field: schema_of(hint, choices, field) for field, hint in hints_of(kind).items()}
         return {
             "type": "object",

@@ -86,7 +86,9 @@ class Oracle(ScriptedLLM):
         self.known: dict[str, list[dict]] = {}
         for node in (gold.tree, *below(gold.tree)):
             self.known.setdefault(plain(node["question"]), []).append(node)
-        self.meant: dict[str, str] = {}  # a planned question as it will be asked -> the gold question
+        self.meant: dict[str, str] = {}  # a planned question with references -> the gold question
+        for node in (gold.tree, *below(gold.tree)):
+            list(self.planned(node["decomposition"]))  # any process may be asked to contextualise
 
     def reply(self, user: str, schema: dict[str, Any]) -> Reply:
         fields = schema["properties"]
@@ -166,7 +168,7 @@ class Oracle(ScriptedLLM):
     def answer(self, id: str, question: str, user: str) -> dict:
         """The gold answer with the stating sentence of the gold page, if that is in the evidence."""
         node = self.node(question, leaf=True)
-        page = plain(node["evidence_title"] or "")
+        page = plain(node.get("evidence_title") or "")
         wanted = words(f"{node['question']} {node['answer']}")
         said = words(str(node["answer"]))
         best: tuple[float, int, str] | None = None

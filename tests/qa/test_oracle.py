@@ -1,6 +1,9 @@
 """Orchestration with an oracle: gold trees played through the whole recursion, our plans and shared ones."""
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,13 +13,14 @@ from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.question import QuestionNode
 from sproutrag.qa.trace import total_usage
 from tests.qa.oracle import OURS, SHARED, Gold, Oracle, read_documents, read_gold
+from tests.qa.real_index import real_corpus
 from tests.qa.scripted import WordIndex
 
 WIDE = Limits(max_children=64, patience=1e6)
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"shared data is not at {SHARED}")
 
 
-async def play(gold: Gold, index: WordIndex, *, fan_out: bool = False) -> tuple[QuestionNode, Oracle]:
+async def play(gold: Gold, index: Any, *, fan_out: bool = False) -> tuple[QuestionNode, Oracle]:
     oracle = Oracle(gold, fan_out=fan_out)
     root = await answer_question(
         gold.question, dispatcher=Dispatcher(oracle), retriever=index, sources=index, limits=WIDE
@@ -50,14 +54,37 @@ def test_gold_tree_is_resolved_answered_and_cited(gold: Gold, fan_out: bool, our
     assert total_usage(root).calls == len(oracle.calls)
 
 
+def test_fan_out_needs_no_call_to_plan_its_entities(ours: WordIndex) -> None:
+    gold = read_gold(OURS)[0]
+    _, planned = asyncio.run(play(gold, ours))
+    root, fanned = asyncio.run(play(gold, ours, fan_out=True))
+    assert [len(node.children) for node in root.walk() if node.each] == [3]
+    assert len(fanned.calls) < len(planned.calls)
+
+
+def test_calls_waves_and_clusters_of_a_plan_are_what_its_tree_says(ours: WordIndex) -> None:
+    gold = next(gold for gold in read_gold(OURS) if gold.id == "plan-7")
+    root, oracle = asyncio.run(play(gold, ours))
+    assert [node.wave for node in root.children] == [0, 1, 1, 1]
+    assert (
+        len({tuple(node.cluster) for node in root.children}) == 2
+    )  # the list; its three dependents together
+    kinds = [
+        call.prompt.split("@")[0] for node in root.walk() for call in node.bill.calls if call.usage.calls
+    ]
+    assert sorted(kinds) == sorted(["plan"] * 5 + ["contextualize"] * 3 + ["answer"] * 2 + ["combine"]), (
+        "one plan per node, three lists in questions, two clusters, one final answer"
+    )
+    assert len(oracle.calls) == 11
+
+
 EMPTY_GOLD = "fanout-7b10fd58935f2b2d"  # one leaf's gold answer is "": that one stays open
 
 
-@needs_shared
-def test_all_shared_plans_are_resolved_answered_and_cited() -> None:
-    index = WordIndex(read_documents(SHARED))
+def play_all(golds: Sequence[Gold], index: Any) -> dict[str, list[str]]:
+    """Query id -> problems; every call is billed to a node."""
     wrong: dict[str, list[str]] = {}
-    for gold in read_gold(SHARED):
+    for gold in golds:
         root, oracle = asyncio.run(play(gold, index))
         assert total_usage(root).calls == len(oracle.calls)
         found = problems(gold, root)
@@ -65,4 +92,21 @@ def test_all_shared_plans_are_resolved_answered_and_cited() -> None:
             assert [p for p in found if p.startswith("answers")] == []
         elif found:
             wrong[gold.id] = found
-    assert wrong == {}
+    return wrong
+
+
+@needs_shared
+def test_shared_plans_are_resolved_answered_and_cited() -> None:
+    assert play_all(read_gold(SHARED)[::6], WordIndex(read_documents(SHARED))) == {}
+
+
+@pytest.mark.slow
+@needs_shared
+def test_all_shared_plans_over_a_real_index_are_resolved_answered_and_cited(tmp_path: Path) -> None:
+    golds = read_gold(SHARED)
+    assert len(golds) == 186
+    assert play_all(golds, real_corpus(tmp_path, read_documents(SHARED))) == {}
+
+
+def test_our_plans_over_a_real_index_are_resolved_answered_and_cited(tmp_path: Path) -> None:
+    assert play_all(read_gold(OURS), real_corpus(tmp_path, read_documents(OURS))) == {}

@@ -1,0 +1,137 @@
+"""The recursion as Ray tasks: the same trees as without Ray, on one core, through the loss of a worker."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from sproutrag.qa.budget import Limits
+from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.ray_dispatch import Recipe, Room, answer_on_ray
+from sproutrag.qa.trace import outline, total_usage
+from tests.qa.oracle import OURS, Gold, Oracle, read_documents, read_gold
+from tests.qa.scripted import Reply, WordIndex
+from tests.qa.test_oracle import WIDE, play, problems
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core() -> Iterator[None]:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    scratch = Path(tempfile.mkdtemp(prefix="ray-"))  # short: it holds sockets
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        _temp_dir=str(scratch),
+        _node_ip_address="127.0.0.1",
+        runtime_env={"env_vars": environment},
+    )
+    yield
+    ray.shutdown()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+class Fatal(Oracle):
+    """Takes its process down once, on the first reply to `phrase`; logs every call to a file."""
+
+    def __init__(self, gold: Gold, log: Path, phrase: str = "", delay_s: float = 0.0) -> None:
+        super().__init__(gold, delay_s=delay_s)
+        self.log = log
+        self.phrase = phrase
+
+    def reply(self, user: str, schema: dict[str, Any]) -> Reply:
+        died = self.log.with_suffix(".died")
+        if self.phrase and self.phrase in user and not died.exists():
+            died.touch()
+            os._exit(1)
+        with open(self.log, "a") as log:
+            log.write(f"{os.getpid()} {time.time():.1f}\n")
+        return super().reply(user, schema)
+
+
+@dataclass(frozen=True)
+class OpenRoom:
+    """Picklable: what each worker process opens."""
+
+    gold: Gold
+    log: Path
+    phrase: str = ""
+    delay_s: float = 0.0
+
+    def __call__(self) -> Room:
+        index = WordIndex(read_documents(OURS))
+        return Room(Dispatcher(Fatal(self.gold, self.log, self.phrase, self.delay_s)), index, index)
+
+
+def golds() -> dict[str, Gold]:
+    return {gold.id: gold for gold in read_gold(OURS)}
+
+
+@pytest.mark.parametrize("id", ["plan-1", "plan-4", "plan-8"])
+def test_ray_and_asyncio_grow_the_same_tree(id: str, tmp_path: Path) -> None:
+    gold = golds()[id]
+    log = tmp_path / "calls"
+    root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log)), limits=WIDE))
+    inline, _ = asyncio.run(play(gold, WordIndex(read_documents(OURS))))
+    assert problems(gold, root) == []
+    assert outline(root) == outline(inline)
+    assert total_usage(root).calls == len(log.read_text().splitlines())
+
+
+def test_lost_worker_is_replaced_without_asking_or_billing_twice(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    log = tmp_path / "calls"
+    phrase = "<question>\nGiven Lena Brandt: "  # deep inside one vertical child
+    root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, phrase)), limits=WIDE))
+    assert log.with_suffix(".died").exists()
+    assert problems(gold, root) == []
+    inline, _ = asyncio.run(play(gold, WordIndex(read_documents(OURS))))
+    assert total_usage(root) == total_usage(inline)
+    assert len(log.read_text().splitlines()) == total_usage(root).calls
+
+
+def test_cancelled_question_stops_its_tasks_within_two_seconds(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    log = tmp_path / "calls"
+
+    async def cancel_halfway() -> float:
+        asking = answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, delay_s=0.3)), limits=WIDE)
+        task = asyncio.create_task(asking)
+        while not log.exists() or len(log.read_text().splitlines()) < 8:
+            await asyncio.sleep(0.05)
+        began = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
+
+    assert asyncio.run(cancel_halfway()) < 2
+    time.sleep(2)
+    calls = log.read_text()
+    time.sleep(1)
+    assert log.read_text() == calls, "calls go on after the question was cancelled"
+
+
+def test_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    log = tmp_path / "calls"
+    root = asyncio.run(
+        answer_on_ray(gold.question, Recipe(OpenRoom(gold, log)), limits=Limits(max_calls=9, patience=1e6))
+    )
+    assert root.partial
+    assert len(log.read_text().splitlines()) <= 9
+    assert any("budget: 9 calls" in (n.failure or "") + str(n.notes) for n in root.walk())
