@@ -19,6 +19,7 @@ from sproutrag.search import Passage, merged_spans
 
 ASKED = re.compile(r'<question id="(.*?)">(.*)</question>')
 PASSAGE = re.compile(r'<passage number="(\d+)" doc=".*?" title="(.*?)">\n(.*?)\n</passage>', re.DOTALL)
+WORDS = 8  # of a quote: whole ones, as citations must be
 COMMON = 50  # leaves with one word that count: more tell nothing apart
 GIVEN = re.compile(r"Given (?:<Q\d+> ?)+: ")
 
@@ -97,7 +98,7 @@ class PlanPlayer:
         page = plain(node.get("evidence_title") or "")
         answers = as_list(node["answer"]) or ["nothing"]
         quotes = [
-            {"passage": int(number), "quote": text.strip()[:60]}
+            {"passage": int(number), "quote": " ".join(text.split()[:WORDS])}
             for number, title, text in passages
             if title == page
         ]
