@@ -6,20 +6,17 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
 
 from sproutrag.qa.budget import Limits
-from sproutrag.qa.dispatch import Dispatcher
-from sproutrag.qa.ray_dispatch import Recipe, Room, answer_on_ray
+from sproutrag.qa.ray_dispatch import Recipe, answer_on_ray
 from sproutrag.qa.trace import outline, total_usage
-from tests.qa.oracle import OURS, Gold, Oracle, read_documents, read_gold
-from tests.qa.scripted import Reply, WordIndex
-from tests.qa.test_oracle import WIDE, play, problems
+from tests.qa.oracle import OURS, WIDE, Gold, play, problems, read_documents, read_gold
+from tests.qa.ray_room import OpenRoom
+from tests.qa.scripted import WordIndex
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -43,38 +40,6 @@ def one_core() -> Iterator[None]:
     yield
     ray.shutdown()
     shutil.rmtree(scratch, ignore_errors=True)
-
-
-class Fatal(Oracle):
-    """Takes its process down once, on the first reply to `phrase`; logs every call to a file."""
-
-    def __init__(self, gold: Gold, log: Path, phrase: str = "", delay_s: float = 0.0) -> None:
-        super().__init__(gold, delay_s=delay_s)
-        self.log = log
-        self.phrase = phrase
-
-    def reply(self, user: str, schema: dict[str, Any]) -> Reply:
-        died = self.log.with_suffix(".died")
-        if self.phrase and self.phrase in user and not died.exists():
-            died.touch()
-            os._exit(1)
-        with open(self.log, "a") as log:
-            log.write(f"{os.getpid()} {time.time():.1f}\n")
-        return super().reply(user, schema)
-
-
-@dataclass(frozen=True)
-class OpenRoom:
-    """Picklable: what each worker process opens."""
-
-    gold: Gold
-    log: Path
-    phrase: str = ""
-    delay_s: float = 0.0
-
-    def __call__(self) -> Room:
-        index = WordIndex(read_documents(OURS))
-        return Room(Dispatcher(Fatal(self.gold, self.log, self.phrase, self.delay_s)), index, index)
 
 
 def golds() -> dict[str, Gold]:
