@@ -6,6 +6,7 @@ A folder holds plan.jsonl (question trees with answers and the title of the page
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from sproutrag.search import Passage, merged_spans
 
 ASKED = re.compile(r'<question id="(.*?)">(.*)</question>')
 PASSAGE = re.compile(r'<passage number="(\d+)" doc=".*?" title="(.*?)">\n(.*?)\n</passage>', re.DOTALL)
+WORDS = 8  # of a quote: whole ones, as citations must be
+COMMON = 50  # leaves with one word that count: more tell nothing apart
 GIVEN = re.compile(r"Given (?:<Q\d+> ?)+: ")
 
 
@@ -95,7 +98,7 @@ class PlanPlayer:
         page = plain(node.get("evidence_title") or "")
         answers = as_list(node["answer"]) or ["nothing"]
         quotes = [
-            {"passage": int(number), "quote": text.strip()[:60]}
+            {"passage": int(number), "quote": " ".join(text.split()[:WORDS])}
             for number, title, text in passages
             if title == page
         ]
@@ -109,9 +112,11 @@ class PlanIndex:
     def __init__(self, folder: str) -> None:
         rows = read_rows(Path(folder, "corpus.jsonl"))
         self.texts = {row["doc_id"]: row["text"] for row in rows}
-        self.pages: dict[str, list[str]] = {}
-        for row in rows:
-            self.pages.setdefault(plain(row["title"]), []).append(row["doc_id"])
+        self.leaves = [leaf for row in rows for leaf in leaves_of(row)]
+        self.where: dict[str, list[int]] = {}
+        for i, leaf in enumerate(self.leaves):
+            for word in words(leaf.text):
+                self.where.setdefault(word, []).append(i)
         trees = read_rows(Path(folder, "plan.jsonl"))
         self.titles = {
             plain(node["question"]): plain(node.get("evidence_title") or "")
@@ -120,20 +125,30 @@ class PlanIndex:
         }
 
     async def retrieve(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [self.leaves(self.titles.get(plain(query), ""))[:k] for query in queries]
+        return [self.search(query, k) for query in queries]
 
-    def leaves(self, title: str) -> list[Passage]:
-        found = []
-        for doc_id in self.pages.get(title, []):
-            text = self.texts[doc_id]
-            for leaf, span in enumerate(leaf_spans(text)):
-                spans = merged_spans(text, span[None])
-                shown = text[spans[0][0] : spans[0][1]]
-                found.append(Passage(doc_id, title, leaf, (leaf,), spans, shown, 1.0))
-        return found
+    def search(self, query: str, k: int) -> list[Passage]:
+        """The leaves of the page that knows, then whatever shares rare words, as of any real search."""
+        page = self.titles.get(plain(query), "")
+        scores = Counter(i for word in words(query) for i in self.where.get(word, ())[:COMMON])
+        known = [i for i, leaf in enumerate(self.leaves) if leaf.title == page and page]
+        others = [i for i, _ in scores.most_common(k + len(known)) if i not in known]
+        return [self.leaves[i] for i in [*known, *others][:k]]
 
     async def text(self, doc_id: str) -> str | None:
         return self.texts.get(doc_id)
+
+
+def leaves_of(row: dict[str, Any]) -> Iterator[Passage]:
+    text = row["text"]
+    for leaf, span in enumerate(leaf_spans(text)):
+        spans = merged_spans(text, span[None])
+        shown = text[spans[0][0] : spans[0][1]]
+        yield Passage(row["doc_id"], plain(row["title"]), leaf, (leaf,), spans, shown, 1.0)
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold()))
 
 
 def speaker(folder: str) -> Speak:

@@ -224,7 +224,7 @@ def refusal(url: str, status: int, body: str) -> LLMError:
 def error_object(url: str, error: Any) -> LLMError:
     """An error that came with status 200, as from Ray Serve; its code decides, and none counts as 500."""
     code = error.get("code") if type(error) is dict else None
-    status = int(code) if str(code).isdigit() else 500
+    status = int(str(code)) if str(code).isdigit() else 500
     return refusal(url, status, json.dumps(error))
 
 

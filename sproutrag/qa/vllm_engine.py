@@ -49,7 +49,7 @@ class VLLMEngine:
             enforce_eager=not on_gpu,
             enable_prefix_caching=True,
             max_num_seqs=64 if on_gpu else 8,
-            structured_outputs_config=outputs,  # type: ignore[arg-type]
+            structured_outputs_config=outputs,
             reasoning_parser="qwen3" if thinking else "",
             disable_log_stats=True,
         )

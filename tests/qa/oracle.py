@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from sproutrag.documents import Document
+from sproutrag.qa.answer import answer_question
+from sproutrag.qa.budget import Limits
+from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.evidence import distinct
+from sproutrag.qa.question import QuestionNode
 from tests.qa.scripted import Reply, ScriptedLLM, combined, external, replies, says, vertical, words
 
 ROOT = Path(__file__).parents[2]
 OURS = ROOT / "tests" / "data" / "plans"
 BESIDE = [parent / "shared" / "data" / "fanoutqa_synth" for parent in ROOT.parents[:2]]
 SHARED = next((folder for folder in BESIDE if folder.is_dir()), BESIDE[0])  # beside the checkout
+WIDE = Limits(max_children=64, patience=1e6)
 
 KNOWN = re.compile(r'<known id="(\d+)">\nquestion: (.*)\nanswer: (.*)\n</known>')
 PASSAGE = re.compile(r'<passage number="(\d+)" doc="(.*?)" title="(.*?)">\n(.*?)\n</passage>', re.DOTALL)
@@ -168,7 +173,7 @@ class Oracle(ScriptedLLM):
     def answer(self, id: str, question: str, user: str) -> dict:
         """The gold answer with the stating sentence of the gold page, if that is in the evidence."""
         node = self.node(question, leaf=True)
-        page = plain(node["evidence_title"] or "")
+        page = plain(node.get("evidence_title") or "")
         wanted = words(f"{node['question']} {node['answer']}")
         said = words(str(node["answer"]))
         best: tuple[float, int, str] | None = None
@@ -194,3 +199,27 @@ def between(user: str, name: str) -> str:
 def plain(text: str) -> str:
     """As it stands inside a fence."""
     return " ".join(text.replace("<Q", "\x00").replace("<", "\u2039").replace("\x00", "<Q").split())
+
+
+# --- a whole question
+
+
+async def play(gold: Gold, index: Any, *, fan_out: bool = False) -> tuple[QuestionNode, Oracle]:
+    oracle = Oracle(gold, fan_out=fan_out)
+    root = await answer_question(
+        gold.question, dispatcher=Dispatcher(oracle), retriever=index, sources=index, limits=WIDE
+    )
+    return root, oracle
+
+
+def problems(gold: Gold, root: QuestionNode) -> list[str]:
+    """What differs from the gold; nothing when all went well."""
+    found = [f"{n.id} {n.asks!r}: {n.failure or n.notes}" for n in root.walk() if not n.answered or n.failure]
+    found += [f"{n.id}: {note}" for n in root.walk() for note in n.notes if "dropped" in note]
+    if root.answers != gold.answers:
+        found.append(f"answers {root.answers} instead of {gold.answers}")
+    cited = {(c.doc_id, c.quote) for node in root.walk() for c in node.citations}
+    for doc_id, text in gold.quotes:
+        if not any(d == doc_id and (quote in text or text in quote) for d, quote in cited):
+            found.append(f"not cited: {doc_id} {text!r}")
+    return found

@@ -7,38 +7,12 @@ from typing import Any
 
 import pytest
 
-from sproutrag.qa.answer import answer_question
-from sproutrag.qa.budget import Limits
-from sproutrag.qa.dispatch import Dispatcher
-from sproutrag.qa.question import QuestionNode
 from sproutrag.qa.trace import total_usage
-from tests.qa.oracle import OURS, SHARED, Gold, Oracle, read_documents, read_gold
+from tests.qa.oracle import OURS, SHARED, Gold, play, problems, read_documents, read_gold
 from tests.qa.real_index import real_corpus
 from tests.qa.scripted import WordIndex
 
-WIDE = Limits(max_children=64, patience=1e6)
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"shared data is not at {SHARED}")
-
-
-async def play(gold: Gold, index: Any, *, fan_out: bool = False) -> tuple[QuestionNode, Oracle]:
-    oracle = Oracle(gold, fan_out=fan_out)
-    root = await answer_question(
-        gold.question, dispatcher=Dispatcher(oracle), retriever=index, sources=index, limits=WIDE
-    )
-    return root, oracle
-
-
-def problems(gold: Gold, root: QuestionNode) -> list[str]:
-    """What differs from the gold; nothing when all went well."""
-    found = [f"{n.id} {n.asks!r}: {n.failure or n.notes}" for n in root.walk() if not n.answered or n.failure]
-    found += [f"{n.id}: {note}" for n in root.walk() for note in n.notes if "dropped" in note]
-    if root.answers != gold.answers:
-        found.append(f"answers {root.answers} instead of {gold.answers}")
-    cited = {(c.doc_id, c.quote) for node in root.walk() for c in node.citations}
-    for doc_id, text in gold.quotes:
-        if not any(d == doc_id and (quote in text or text in quote) for d, quote in cited):
-            found.append(f"not cited: {doc_id} {text!r}")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,17 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
 
 from sproutrag.qa.budget import Limits
-from sproutrag.qa.dispatch import Dispatcher
-from sproutrag.qa.ray_dispatch import Recipe, Room, answer_on_ray
+from sproutrag.qa.ray_dispatch import Recipe, answer_on_ray
 from sproutrag.qa.trace import outline, total_usage
-from tests.qa.oracle import OURS, Gold, Oracle, read_documents, read_gold
-from tests.qa.scripted import Reply, WordIndex
-from tests.qa.test_oracle import WIDE, play, problems
+from tests.qa.oracle import OURS, WIDE, Gold, play, problems, read_documents, read_gold
+from tests.qa.ray_room import OpenRoom
+from tests.qa.scripted import WordIndex
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -45,38 +42,6 @@ def one_core() -> Iterator[None]:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-class Fatal(Oracle):
-    """Takes its process down once, on the first reply to `phrase`; logs every call to a file."""
-
-    def __init__(self, gold: Gold, log: Path, phrase: str = "", delay_s: float = 0.0) -> None:
-        super().__init__(gold, delay_s=delay_s)
-        self.log = log
-        self.phrase = phrase
-
-    def reply(self, user: str, schema: dict[str, Any]) -> Reply:
-        died = self.log.with_suffix(".died")
-        if self.phrase and self.phrase in user and not died.exists():
-            died.touch()
-            os._exit(1)
-        with open(self.log, "a") as log:
-            log.write("call\n")
-        return super().reply(user, schema)
-
-
-@dataclass(frozen=True)
-class OpenRoom:
-    """Picklable: what each worker process opens."""
-
-    gold: Gold
-    log: Path
-    phrase: str = ""
-    delay_s: float = 0.0
-
-    def __call__(self) -> Room:
-        index = WordIndex(read_documents(OURS))
-        return Room(Dispatcher(Fatal(self.gold, self.log, self.phrase, self.delay_s)), index, index)
-
-
 def golds() -> dict[str, Gold]:
     return {gold.id: gold for gold in read_gold(OURS)}
 
@@ -95,7 +60,7 @@ def test_ray_and_asyncio_grow_the_same_tree(id: str, tmp_path: Path) -> None:
 def test_lost_worker_is_replaced_without_asking_or_billing_twice(tmp_path: Path) -> None:
     gold = golds()["plan-4"]
     log = tmp_path / "calls"
-    phrase = "<question>\nWhich language does Lena Brandt speak"  # deep inside one vertical child
+    phrase = "<question>\nGiven Lena Brandt: "  # deep inside one vertical child
     root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, phrase)), limits=WIDE))
     assert log.with_suffix(".died").exists()
     assert problems(gold, root) == []
