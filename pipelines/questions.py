@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sproutrag.documents import LONE_SURROGATE
+
 
 class WrongQuestions(Exception):
     """The file as a whole cannot be worked on; the message says where and what to do."""
@@ -67,12 +69,7 @@ def read_line(line: bytes, place: str) -> Question | SetAside:
         return SetAside("", place, "no query_id", FIX_LINE)
     if type(text) is not str or not text.strip():
         return SetAside(id, place, "no question", FIX_LINE)
-    return Question(clean(id), clean(text).strip(), place)
-
-
-def clean(text: str) -> str:
-    """JSON may escape half a character; no file and no tokenizer takes it."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return Question(LONE_SURROGATE.sub("\ufffd", id), LONE_SURROGATE.sub("\ufffd", text).strip(), place)
 
 
 def refuse_duplicates(questions: Sequence[Question]) -> None:

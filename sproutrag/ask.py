@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from sproutrag.corpus import Corpus
+from sproutrag.documents import LONE_SURROGATE
 from sproutrag.index import TreeIndex
 from sproutrag.options import AskOptions, ReasoningOptions
 from sproutrag.qa.baselines import SYSTEMS
@@ -50,7 +51,11 @@ async def resolved(
     """The tree; Ctrl-C cancels the calls that are open and closes the LLM."""
     try:
         return await SYSTEMS[options.method](
-            options.question, dispatcher=dispatcher, retriever=corpus, sources=corpus, limits=limits
+            LONE_SURROGATE.sub("\ufffd", options.question),
+            dispatcher=dispatcher,
+            retriever=corpus,
+            sources=corpus,
+            limits=limits,
         )
     finally:
         await close_llm(dispatcher.llm)

@@ -11,6 +11,8 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from sproutrag.documents import LONE_SURROGATE
+
 T = TypeVar("T")
 
 Choices = Mapping[str, Sequence[str]]  # field name -> what it may say in this call
@@ -105,7 +107,7 @@ def build(kind: Any, value: Any, choices: Choices, name: str = "reply") -> Any:
             raise Unreadable(f"{name} is {str(value)[:40]!r}, not one of {', '.join(options)}")
     elif type(value) is not kind:
         raise Unreadable(f"{name} is {str(value)[:40]!r}, not a {JSON_TYPES[kind]}")
-    return value
+    return LONE_SURROGATE.sub("\ufffd", value) if kind is str else value
 
 
 def build_object(kind: Any, value: Any, choices: Choices, name: str) -> Any:
