@@ -18,6 +18,7 @@ from sproutrag.show import counted, inline_hash, one_line, script_json
 
 Node = dict[str, Any]  # a QuestionNode as JSON
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "wasted_calls", "wasted_tokens")
+LONGEST_LINE = 2000  # characters in the terminal; the page has all
 STYLES = {"vertical": "cyan", "external": "green", "lateral": "magenta"}
 
 
@@ -50,6 +51,12 @@ def usage_line(usage: dict[str, Any], seconds: float) -> str:
 # --- in the terminal
 
 
+def line_of(text: str) -> str:
+    """Safe for a terminal; cut, because wrapping a very long word takes minutes."""
+    line = one_line(text)
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+
+
 def draw_trace(console: Console, told: dict[str, Any]) -> None:
     """The tree, one node on three lines; then the answer and its citations."""
     trace = told["trace"]
@@ -59,23 +66,23 @@ def draw_trace(console: Console, told: dict[str, Any]) -> None:
         drawn.append(drawn[parent].add(label) if drawn else RichTree(label, guide_style="dim"))
     console.print(drawn[0], highlight=False)
     console.print()
-    console.print(Text(one_line(told["answer"]), style="bold" if told["answered"] else "yellow"))
+    console.print(Text(line_of(told["answer"]), style="bold" if told["answered"] else "yellow"))
     for number, citation in enumerate(told["citations"], start=1):
         console.print(Text(f"[{number}] {place_of(citation)}", style="cyan"), highlight=False)
-        console.print(Padding(Text(one_line(citation["quote"])), (0, 0, 0, 4)), highlight=False)
+        console.print(Padding(Text(line_of(citation["quote"])), (0, 0, 0, 4)), highlight=False)
     console.print(Text(" · ".join(facts_of(told)), style="dim"), highlight=False)
 
 
 def node_label(node: Node) -> Text:
     strategy = node["strategy"] or "none"
-    label = Text(f"{one_line(node['id'])} ", "bold").append(
-        f"{one_line(strategy)} ", STYLES.get(strategy, "dim")
+    label = Text(f"{line_of(node['id'])} ", "bold").append(
+        f"{line_of(strategy)} ", STYLES.get(strategy, "dim")
     )
-    label.append(one_line(asks(node)))
+    label.append(line_of(asks(node)))
     if node["question"] and node["planned"] != node["question"]:
-        label.append(f"\nplanned: {one_line(node['planned'])}", "dim")
+        label.append(f"\nplanned: {line_of(node['planned'])}", "dim")
     result, style = result_of(node)
-    label.append(f"\n{one_line(result)}", style)
+    label.append(f"\n{line_of(result)}", style)
     return label.append(
         "\n" + " · ".join([usage_line(node["bill"]["usage"], seconds_of(node)), *ties(node)]), "dim"
     )
@@ -95,9 +102,9 @@ def ties(node: Node) -> list[str]:
     told = [f"wave {node['wave']}"]
     others = [id for id in node["cluster"] if id != node["id"]]
     if others:
-        told.append(f"answered together with {one_line(', '.join(others))}")
+        told.append(f"answered together with {line_of(', '.join(others))}")
     if node["reuses"]:
-        told.append(f"reuses {one_line(node['reuses'])}")
+        told.append(f"reuses {line_of(node['reuses'])}")
     if node["unexplored"]:
         told.append(f"{len(node['unexplored'])} not explored")
     return told
@@ -105,16 +112,16 @@ def ties(node: Node) -> list[str]:
 
 def place_of(citation: dict[str, Any]) -> str:
     spans = ", ".join(f"{start}:{stop}" for start, stop in citation["spans"])
-    return f"{one_line(citation['doc_id'])} [{spans}]"
+    return f"{line_of(citation['doc_id'])} [{spans}]"
 
 
 def facts_of(told: dict[str, Any]) -> list[str]:
     trace = told["trace"]
     names = [
-        f"{name} {one_line(str(trace[name]))}" for name in ("model", "method", "snapshot") if trace.get(name)
+        f"{name} {line_of(str(trace[name]))}" for name in ("model", "method", "snapshot") if trace.get(name)
     ]
     seconds = told.get("seconds", seconds_of(trace["root"]))
-    prompts = [f"prompts {one_line(', '.join(trace.get('prompts', [])))}"]
+    prompts = [f"prompts {line_of(', '.join(trace.get('prompts', [])))}"]
     return [usage_line(told["usage"], seconds), *(["partial"] if told["partial"] else []), *names, *prompts]
 
 

@@ -84,6 +84,10 @@ def test_what_steers_a_terminal_does_not_reach_it() -> None:
     assert "[bold red]markup[/]" in text
 
 
+def test_endless_word_does_not_stop_the_terminal() -> None:
+    assert "xx…" in drawn(told_of(corpus(**TEXTS), mill="x" * 200_000)).replace("\n", "")
+
+
 def test_page_lights_up_the_quote_where_characters_are_wide(told: dict) -> None:
     rows = {row["id"]: row for row in page_data(told)["nodes"]}
     [passage] = [one for one in rows["0.1"]["evidence"] if one["doc_id"] == "mill"]
