@@ -14,14 +14,21 @@ find_python() {
     return 1
 }
 
+install_locked() {
+    # --no-compile saves a minute: what runs is compiled when it first runs.
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --no-compile "$@" |
+        grep --line-buffered -E '^(Collecting|Installing|Successfully)' | cut -c1-100 >&2
+}
+
 prepare_environment() {
     local stamp=.venv/made-from wanted
     wanted=$(cat requirements.lock pyproject.toml | sha256sum)
     if [ "$(cat $stamp 2>/dev/null)" != "$wanted" ]; then
-        echo "==> making .venv from requirements.lock ($(grep -vc '^#' requirements.lock) packages, 2.6 GB, some minutes the first time)" >&2
+        echo "==> making .venv from requirements.lock ($(grep -vc '^#' requirements.lock) packages, 3.5 GB, some minutes the first time)" >&2
         [ -x .venv/bin/python ] || "$(find_python)" -m venv .venv
-        .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements.lock |
-            grep --line-buffered -E '^(Collecting|Installing|Successfully)' | cut -c1-100 >&2
+        # torch with what its build asks for (CUDA or nothing); all else as locked and no more (infra/lock.sh).
+        install_locked --constraint requirements.lock torch
+        install_locked --no-deps --requirement requirements.lock
         .venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --editable . >&2
         echo "$wanted" > $stamp
     fi

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,7 @@ class Figure:
 
 
 def main(options: BenchOptions) -> list[dict[str, Any]]:
-    from pipelines import index_benchmark, nightly_benchmark, search_benchmark
-
-    suites = {
-        "index": index_benchmark.FIGURES,
-        "search": search_benchmark.FIGURES,
-        "nightly": nightly_benchmark.FIGURES,
-    }
-    suite = suites[options.suite]
+    suite = import_module(f"pipelines.{options.suite}_benchmark").FIGURES
     if unknown := set(options.only) - set(suite):
         raise UnknownFigure(f"bench {options.suite} has no {sorted(unknown)}: choose from {', '.join(suite)}")
     figures: list[dict[str, Any]] = []

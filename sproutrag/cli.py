@@ -19,6 +19,8 @@ from tyro.conf import subcommand
 
 from sproutrag.interruption import asked, remembered
 from sproutrag.options import (
+    AnswerOptions,
+    AskOptions,
     BenchOptions,
     DeleteOptions,
     EvaluateOptions,
@@ -29,10 +31,12 @@ from sproutrag.options import (
     SearchOptions,
     ShowOptions,
     StatsOptions,
+    TraceOptions,
     VerifyOptions,
     VersionsOptions,
 )
-from sproutrag.terminal import print_facts, print_figures, print_json, print_passages, terminal
+from sproutrag.qa.commands import answer, ask, trace
+from sproutrag.terminal import print_facts, print_figures, print_json, print_passages, tell, terminal
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -40,6 +44,9 @@ Command = (
     Annotated[IndexOptions, subcommand("index")]
     | Annotated[QuarantineOptions, subcommand("quarantine")]
     | Annotated[SearchOptions, subcommand("search")]
+    | Annotated[AskOptions, subcommand("ask")]
+    | Annotated[AnswerOptions, subcommand("answer")]
+    | Annotated[TraceOptions, subcommand("trace")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
     | Annotated[VersionsOptions, subcommand("versions")]
@@ -160,14 +167,6 @@ def quarantine(options: QuarantineOptions) -> int:
     from sproutrag.quarantine import read_rows
 
     return print_figures([row.as_json() for row in read_rows(options.db)], as_json=options.json)
-
-
-def tell(told: Any, *, as_json: bool) -> int:
-    """What a job returns, and the exit status that it means."""
-    if as_json:
-        print_json(told.as_json())
-    told.show(terminal(), quiet=as_json)
-    return int(told.exit_status)
 
 
 def require_kept(keep: int | None) -> None:
@@ -306,12 +305,15 @@ def delete(options: DeleteOptions) -> int:
 
 def models(options: ModelsOptions) -> int:
     from sproutrag.models import find_encoder, list_models
+    from sproutrag.qa.models import find_llm, is_llm, list_llms
 
     if options.action == "list":
-        return print_figures([asdict(model) for model in list_models()], as_json=options.json)
+        known = [*list_models(), *list_llms()]
+        return print_figures([asdict(model) for model in known], as_json=options.json)
     if not options.name:
         raise WrongUsage("models get: say which one; `sproutrag models list` names them")
-    made_available = {"name": options.name, "path": find_encoder(options.name)}
+    find = find_llm if is_llm(options.name) else find_encoder
+    made_available = {"name": options.name, "path": find(options.name)}
     return print_facts(made_available, as_json=options.json)
 
 
@@ -333,6 +335,9 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     IndexOptions: index,
     QuarantineOptions: quarantine,
     SearchOptions: search,
+    AskOptions: ask,
+    AnswerOptions: answer,
+    TraceOptions: trace,
     ShowOptions: show,
     StatsOptions: stats,
     VersionsOptions: versions,

@@ -1,4 +1,4 @@
-"""How commands print: JSON on one line, figures as aligned text, passages with their spans."""
+"""How commands print: JSON on one line, figures as aligned text, passages and answers with their spans."""
 
 import json
 import sys
@@ -46,6 +46,37 @@ def print_passages(found: Sequence[Any]) -> None:
         place = cite(passage.pages, passage.sections)
         console.print(Text(f"   {passage.doc_id} [{spans}] {place}".rstrip(), style="dim"))
         console.print(Padding(Text(passage.text.strip()), (0, 0, 1, 3)))
+
+
+def tell(told: Any, *, as_json: bool) -> int:
+    """What a job returns, and the exit status that it means."""
+    if as_json:
+        print_json(told.as_json())
+    told.show(terminal(), quiet=as_json)
+    return int(told.exit_status)
+
+
+def print_answer(told: dict[str, Any]) -> None:
+    """The answer, its citations as stored, and what stayed open; text is never read as markup."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = terminal()
+    console.print(Text(told["answer"], style="bold" if told["answered"] else "yellow"))
+    if len(told["answers"]) > 1:
+        for item in told["answers"]:
+            console.print(Text(f"  - {item}"))
+    for number, citation in enumerate(told["citations"], start=1):
+        spans = ", ".join(f"{start}:{stop}" for start, stop in citation["spans"])
+        console.print(Text(f"[{number}] {citation['doc_id']} [{spans}]", style="cyan"))
+        console.print(Padding(Text(citation["quote"].strip()), (0, 0, 0, 4)))
+    if told["partial"]:
+        print("partial: a limit or a failure kept something from this answer", file=sys.stderr)
+    for open_question in told["open"]:
+        print(f"open: {open_question['question']} ({open_question['reason']})", file=sys.stderr)
+    usage = told["usage"]
+    tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
+    print(f"{usage['calls']} calls, {tokens}, {told['seconds']:.1f} s", file=sys.stderr)
 
 
 def print_figures(figures: Any, *, as_json: bool) -> int:

@@ -14,8 +14,17 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 RAY_ROOMS = {"sproutrag/qa/ray_dispatch.py"}
-COMMAND_ROOM = "sproutrag/cli.py"  # starts jobs by name, each imported when its command runs
-NO_TORCH = ("sproutrag/tree.py", "sproutrag/search.py", "sproutrag/storage.py", "sproutrag/where.py")
+# Start jobs by name, each imported when its command runs.
+COMMAND_ROOMS = {"sproutrag/cli.py", "sproutrag/qa/commands.py"}
+NO_TORCH = (
+    "sproutrag/tree.py",
+    "sproutrag/search.py",
+    "sproutrag/storage.py",
+    "sproutrag/where.py",
+    "sproutrag/qa/question.py",
+    "sproutrag/qa/clustering.py",
+    "sproutrag/qa/answer.py",
+)
 HEAVY = {"torch", "transformers", "ray", "lance", "lancedb", "sentencex", "scipy", "vllm"}
 ROOMS_WITHOUT_A_NOUN = {"utils", "util", "common", "helpers", "base", "manager", "schema", "core", "misc"}
 
@@ -47,7 +56,7 @@ def output_of(*command: str) -> str:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_rooms_import_only_downwards(path: Path) -> None:
     found, room = imported_packages(path), name(path)
-    if room == COMMAND_ROOM:
+    if room in COMMAND_ROOMS:
         return
     if room.startswith("sproutrag/"):
         assert not found & {"pipelines", "serve"}, f"{room}: the library imports neither jobs nor apps"
@@ -56,6 +65,12 @@ def test_rooms_import_only_downwards(path: Path) -> None:
         assert "serve" not in found
     if room.startswith("serve/"):
         assert "pipelines" not in found
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if name(p).startswith("sproutrag/qa/")], ids=name)
+def test_question_answering_knows_retrieval_only_by_its_protocol(path: Path) -> None:
+    modules = {module for module, _ in imports(ast.parse(path.read_text()))}
+    assert not modules & {"sproutrag.encoder", "sproutrag.index", "sproutrag.retriever"}
 
 
 @pytest.mark.parametrize("room", NO_TORCH)
@@ -77,7 +92,7 @@ def test_heavy_packages_are_imported_at_the_top_of_their_room(path: Path) -> Non
     classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
     constructors = {f for c in classes for f in functions_in(c) if f.name == "__init__"}
     for function in functions_in(tree):
-        if function in constructors or name(path) == COMMAND_ROOM:
+        if function in constructors or name(path) in COMMAND_ROOMS:
             continue
         hidden = {module for module, _ in imports(function) if module.split(".")[0] in HEAVY}
         assert not hidden, f"{name(path)}:{function.lineno} {function.name} hides an import of {hidden}"
@@ -117,6 +132,8 @@ def test_every_option_is_read() -> None:
     fields = {(c.name, f.target.id) for c in classes for f in c.body
               if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}  # fmt: skip
     read = {pair for path in FILES if path != options for pair in options_read(ast.parse(path.read_text()))}
+    bases = {(c.name, ast.unparse(base)) for c in classes for base in c.bases}
+    read |= {(base, field) for kind, base in bases for reader, field in read if reader == kind}
     assert not fields - read, f"options that nothing reads: {sorted(fields - read)}"
 
 

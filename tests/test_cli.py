@@ -31,6 +31,7 @@ def sproutrag(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     [
         "index",
         "search",
+        "ask",
         "show",
         "stats",
         "versions",
@@ -155,7 +156,7 @@ def test_a_terminal_whose_reader_has_gone_raises_what_the_command_line_answers()
     os.close(reading)
     with os.fdopen(writing, "w") as gone, pytest.raises(BrokenPipeError), redirect_stdout(gone):
         try:
-            terminal().print("line\n" * 20_000)
+            terminal().print(("x" * 70 + "\n") * 1500)  # rich takes minutes to wrap one long word
         finally:
             os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
 

@@ -1,0 +1,1 @@
+"""APT-RAG: a hard question grows a reasoning tree; every node reuses answers, retrieves, or decomposes."""

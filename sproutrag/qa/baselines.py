@@ -1,0 +1,69 @@
+"""What APT-RAG is compared with, behind the interface of `answer_question`: same prompts and budget."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from sproutrag.qa.answer import Inline, answer_question, search_alone, set_answer
+from sproutrag.qa.budget import Limits, LocalAccount
+from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.llm import LLMError, Retriever, Sources
+from sproutrag.qa.method import Method, Tools
+from sproutrag.qa.prompts import ANSWER_ALONE, escape
+from sproutrag.qa.question import QuestionNode, Strategy
+
+System = Callable[..., Awaitable[QuestionNode]]
+
+
+async def llm_only(
+    question: str,
+    *,
+    dispatcher: Dispatcher,
+    retriever: Retriever,
+    sources: Sources,
+    limits: Limits | None = None,
+) -> QuestionNode:
+    """What the model says without any evidence; one call."""
+    root = QuestionNode("0", planned=escape(question), question=question)
+    try:
+        reply = await dispatcher.ask(
+            ANSWER_ALONE, bill=root.bill, account=LocalAccount(limits or Limits()), question=question
+        )
+        set_answer(root, reply.answered, reply.answers, reply.answer)
+    except LLMError as error:
+        root.fail(f"answer: {error}")
+    root.partial = root.failure is not None
+    return root
+
+
+async def naive_rag(
+    question: str,
+    *,
+    dispatcher: Dispatcher,
+    retriever: Retriever,
+    sources: Sources,
+    limits: Limits | None = None,
+) -> QuestionNode:
+    """Retrieve for the question as it is, answer; one call."""
+    limits = limits or Limits()
+    tools = Tools(dispatcher, retriever, sources, LocalAccount(limits), Inline(), limits)
+    root = QuestionNode("0", planned=escape(question), question=question, strategy=Strategy.EXTERNAL)
+    await search_alone(root, tools)
+    root.partial = root.failure is not None
+    return root
+
+
+def variant(method: Method) -> System:
+    """`answer_question` with a part switched off."""
+    return partial(answer_question, method=method)
+
+
+SYSTEMS: dict[str, System] = {
+    "apt-rag": answer_question,
+    "llm-only": llm_only,
+    "naive-rag": naive_rag,
+    "fixed-plan": variant(Method(plan_children=False)),  # plan first, then execute
+    "width-2": variant(Method(width=2)),
+    "width-6": variant(Method(width=6)),
+    "no-lateral": variant(Method(lateral=False)),
+    "no-batching": variant(Method(batching=False)),
+}

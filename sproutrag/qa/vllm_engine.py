@@ -1,0 +1,125 @@
+"""vLLM as part of this process, for batch jobs and machines without a server: no HTTP in between.
+
+The engine lives in child processes that end with `close`. It belongs to the event loop of its first request.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+from uuid import uuid4
+
+import torch
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.exceptions import VLLMClientError, VLLMError
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from sproutrag.qa.llm import Completion, LLMError, Message, Refused, Unreachable, Usage
+from sproutrag.qa.replies import runs_in_circles, without_thinking
+
+LOOK_EVERY = 32  # tokens between two looks for a loop
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: 43,000 tokens of the 0.5B model in float32
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # other processes have work to do on these cores too
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+class VLLMEngine:
+    """One model; requests that are in flight together share its batches and the cache of their prefixes."""
+
+    def __init__(
+        self, path: str, *, name: str, context_tokens: int | None, thinking: bool | None = None
+    ) -> None:
+        """Takes up to a minute. context_tokens: None takes the model's own limit.
+
+        float32 on a CPU: bfloat16 is ten times slower there (AVX2). Eager mode needs no compiler.
+        """
+        for key, value in ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        on_gpu = torch.cuda.is_available()
+        outputs = {"backend": "xgrammar", "disable_any_whitespace": True}
+        arguments = AsyncEngineArgs(
+            model=path,
+            dtype="auto" if on_gpu else "float32",
+            max_model_len=context_tokens,
+            enforce_eager=not on_gpu,
+            enable_prefix_caching=True,
+            max_num_seqs=64 if on_gpu else 8,
+            structured_outputs_config=outputs,
+            reasoning_parser="qwen3" if thinking else "",
+            disable_log_stats=True,
+        )
+        self.name, self.thinking = name, thinking
+        self.engine = AsyncLLM.from_engine_args(arguments)
+        self.tokenizer: Any = self.engine.get_tokenizer()
+        self.context_tokens = int(self.engine.model_config.max_model_len)
+
+    def count_tokens(self, text: str) -> int:
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+    ) -> Completion:
+        if json_schema is not None and not json_schema:
+            raise Refused("an empty JSON schema has killed engines: name the fields")
+        prompt = self._prompt(messages)
+        if len(prompt) + max_tokens > self.context_tokens:
+            raise Refused(
+                f"{len(prompt)} prompt tokens and {max_tokens} for the reply exceed {self.context_tokens}"
+            )
+        usage, began = Usage(calls=1, prompt_tokens=len(prompt)), time.monotonic()
+        try:
+            text, finish = await self._generate(prompt, max_tokens, json_schema, usage)
+        except (VLLMError, ValueError) as error:
+            raise failure(error, usage, began) from error
+        usage.seconds = time.monotonic() - began
+        return Completion(without_thinking(text), usage, finish)
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        options = {} if self.thinking is None else {"enable_thinking": self.thinking}
+        encoded = self.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=False, **options
+        )
+        return self.tokenizer.encode(encoded, add_special_tokens=False)
+
+    async def _generate(
+        self, prompt: list[int], max_tokens: int, json_schema: dict[str, Any] | None, usage: Usage
+    ) -> tuple[str, Literal["stop", "length"]]:
+        """Text and how it ended. Leaving the stream, also when cancelled, aborts the request."""
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=max_tokens,
+            structured_outputs=StructuredOutputsParams(json=json_schema) if json_schema else None,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        text, looked_at = "", 0
+        async with aclosing(
+            self.engine.generate({"prompt_token_ids": prompt}, sampling, uuid4().hex)
+        ) as outputs:
+            async for output in outputs:
+                part = output.outputs[0]
+                text += part.text
+                usage.completion_tokens += len(part.token_ids)
+                if part.finish_reason:
+                    return text, "stop" if part.finish_reason == "stop" else "length"
+                if usage.completion_tokens - looked_at >= LOOK_EVERY:
+                    looked_at = usage.completion_tokens
+                    if runs_in_circles(text):
+                        return text, "length"
+        raise VLLMError("the engine ended the reply without a reason")
+
+    def close(self) -> None:
+        """End the engine and its processes."""
+        self.engine.shutdown()
+
+
+def failure(error: Exception, usage: Usage, began: float) -> LLMError:
+    """What the engine will not take is Refused; anything else is its own trouble."""
+    usage.seconds = time.monotonic() - began
+    kind = Refused if isinstance(error, VLLMClientError | ValueError) else Unreachable
+    return kind(f"vLLM: {type(error).__name__}: {' '.join(str(error).split())[:300]}", usage)

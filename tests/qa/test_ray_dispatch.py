@@ -1,0 +1,102 @@
+"""The recursion as Ray tasks: the same trees as without Ray, on one core, through the loss of a worker."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from sproutrag.qa.budget import Limits
+from sproutrag.qa.ray_dispatch import Recipe, answer_on_ray
+from sproutrag.qa.trace import outline, total_usage
+from tests.qa.oracle import OURS, WIDE, Gold, play, problems, read_documents, read_gold
+from tests.qa.ray_room import OpenRoom
+from tests.qa.scripted import WordIndex
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core() -> Iterator[None]:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    scratch = Path(tempfile.mkdtemp(prefix="ray-"))  # short: it holds sockets
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        _temp_dir=str(scratch),
+        _node_ip_address="127.0.0.1",
+        runtime_env={"env_vars": environment},
+    )
+    yield
+    ray.shutdown()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def golds() -> dict[str, Gold]:
+    return {gold.id: gold for gold in read_gold(OURS)}
+
+
+@pytest.mark.parametrize("id", ["plan-1", "plan-4", "plan-8"])
+def test_ray_and_asyncio_grow_the_same_tree(id: str, tmp_path: Path) -> None:
+    gold = golds()[id]
+    log = tmp_path / "calls"
+    root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log)), limits=WIDE))
+    inline, _ = asyncio.run(play(gold, WordIndex(read_documents(OURS))))
+    assert problems(gold, root) == []
+    assert outline(root) == outline(inline)
+    assert total_usage(root).calls == len(log.read_text().splitlines())
+
+
+def test_lost_worker_is_replaced_without_asking_or_billing_twice(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    log = tmp_path / "calls"
+    phrase = "<question>\nGiven Lena Brandt: "  # deep inside one vertical child
+    root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, phrase)), limits=WIDE))
+    assert log.with_suffix(".died").exists()
+    assert problems(gold, root) == []
+    inline, _ = asyncio.run(play(gold, WordIndex(read_documents(OURS))))
+    assert total_usage(root) == total_usage(inline)
+    assert len(log.read_text().splitlines()) == total_usage(root).calls
+
+
+def test_cancelled_question_stops_its_tasks_within_two_seconds(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    log = tmp_path / "calls"
+
+    async def cancel_halfway() -> float:
+        asking = answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, delay_s=0.3)), limits=WIDE)
+        task = asyncio.create_task(asking)
+        while not log.exists() or len(log.read_text().splitlines()) < 8:
+            await asyncio.sleep(0.05)
+        began = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
+
+    assert asyncio.run(cancel_halfway()) < 2
+    time.sleep(2)
+    calls = log.read_text()
+    time.sleep(1)
+    assert log.read_text() == calls, "calls go on after the question was cancelled"
+
+
+def test_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    log = tmp_path / "calls"
+    root = asyncio.run(
+        answer_on_ray(gold.question, Recipe(OpenRoom(gold, log)), limits=Limits(max_calls=9, patience=1e6))
+    )
+    assert root.partial
+    assert len(log.read_text().splitlines()) <= 9
+    assert any("budget: 9 calls" in (n.failure or "") + str(n.notes) for n in root.walk())
