@@ -54,7 +54,7 @@ def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict
 
 def one_per_id(item: Any, choices: Choices) -> dict[str, int]:
     """Objects that carry the ids of this call come once for each: a small model else replies []."""
-    if not is_dataclass(item) or "id" not in choices or "id" not in hints_of(item):
+    if "id" not in choices or not is_dataclass(item) or "id" not in item.__dataclass_fields__:
         return {}
     return {"minItems": len(choices["id"]), "maxItems": len(choices["id"])}
 
