@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from pipelines.llm_simulator import Reply, simulator_thread
+from sproutrag.ask import limits_of
 from sproutrag.cli import DONE, WRONG_USAGE, run
 from sproutrag.corpus import Corpus
 from sproutrag.documents import Document
 from sproutrag.index import TreeIndex
+from sproutrag.options import AskOptions
 from sproutrag.qa.answer import answer_question
+from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.storage import commit, publish, write_documents
 from tests.qa.oracle import OURS, Gold, Oracle, read_documents, read_gold
@@ -69,6 +72,10 @@ def test_answer_citations_usage_and_trace(
     trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["trace"]
     assert trace["snapshot"] == index.snapshot.id
     assert trace["root"]["children"][1]["bill"]["calls"][0]["prompt"].startswith("contextualize@")
+
+
+def test_the_commands_defaults_are_the_librarys() -> None:
+    assert limits_of(AskOptions(question="?", db="x")) == Limits()
 
 
 def test_answer_for_people(index: TreeIndex, engine: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,11 +87,10 @@ async def verified(
     dropped: list[str] = []
     for cited in quotes:
         found = locate(cited, passages)
-        if found is None:
+        citation = cite(*found) if found else await cite_document(cited, passages, sources)
+        if citation is None:
             dropped.append(f"citation dropped: passage {cited.passage} does not say {cited.quote[:80]!r}")
-            continue
-        citation = cite(*found)
-        if await holds(citation, sources):
+        elif await holds(citation, sources):
             kept[citation] = None
         else:
             dropped.append(f"citation dropped: {citation.doc_id} no longer says {citation.quote[:80]!r}")
@@ -100,12 +99,15 @@ async def verified(
 
 def locate(cited: Cited, passages: Sequence[Passage]) -> tuple[Passage, int, int] | None:
     """Passage and place in its text; the named passage first, then the others: models mix numbers up."""
-    named = passages[cited.passage - 1 : cited.passage] if cited.passage > 0 else []
-    for passage in (*named, *passages):
+    for passage in (*named(cited, passages), *passages):
         place = find_quote(passage.text, cited.quote)
         if place:
             return passage, *place
     return None
+
+
+def named(cited: Cited, passages: Sequence[Passage]) -> Sequence[Passage]:
+    return passages[cited.passage - 1 : cited.passage] if cited.passage > 0 else []
 
 
 def find_quote(text: str, quote: str) -> tuple[int, int] | None:
@@ -158,6 +160,16 @@ def cite(passage: Passage, start: int, end: int) -> Citation:
             spans.append((first + low - offset, first + high - offset))
         offset += stop - first
     return Citation(passage.doc_id, tuple(spans), passage.text[start:end])
+
+
+async def cite_document(cited: Cited, passages: Sequence[Passage], sources: Sources) -> Citation | None:
+    """A quote over the edge of the named passage: where its document says it."""
+    for passage in named(cited, passages):
+        text = await sources.text(passage.doc_id)
+        place = find_quote(text, cited.quote) if text else None
+        if text and place:
+            return Citation(passage.doc_id, (place,), text[slice(*place)])
+    return None
 
 
 async def holds(citation: Citation, sources: Sources) -> bool:

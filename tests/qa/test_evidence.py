@@ -50,6 +50,11 @@ def test_quotes_with_other_dashes_quotation_marks_and_line_breaks_are_found() ->
     assert citation.quote == "The “Old Mill” – built\nin 1788"
 
 
+def test_quote_over_the_edge_of_a_passage_is_cited_where_its_document_says_it() -> None:
+    [citation], dropped = check(Cited(1, 'important. B. The "old mill'), passages=[passage((20, 39))])
+    assert dropped == [] and citation.quote == "important. B. The “Old Mill"
+
+
 @pytest.mark.parametrize("quote", ["It is unimportant.", "", "...", "port", "It is important. B. The end"])
 def test_quote_that_is_not_there_is_dropped_and_reported(quote: str) -> None:
     kept, dropped = check(Cited(1, quote), passages=[passage((0, 40))])
