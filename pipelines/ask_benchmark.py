@@ -34,7 +34,7 @@ PACE = {"prompt_token_s": 0.00005, "output_token_s": 0.01, "slots": 64}  # a mid
 AT_ONCE = 16
 QUESTIONS = 8  # of the plan file, evenly drawn
 IN_FLIGHT = 200
-MEMORY_ROUNDS = 4  # the first two fill caches
+MEMORY_ROUNDS = 3  # the first two fill caches
 FAST = {"prompt_token_s": 0.0, "output_token_s": 0.0001, "slots": 256}
 WIDE = Limits(max_children=64, max_nodes=500, max_calls=1000)
 

@@ -41,7 +41,8 @@ def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict
             return {"type": "array", "items": {"type": "string", "enum": list(options)}}
         return {"type": "string", "enum": list(options)}
     if get_origin(kind) is list:
-        return {"type": "array", "items": schema_of(get_args(kind)[0], choices)}
+        item = get_args(kind)[0]
+        return {"type": "array", "items": schema_of(item, choices)} | one_per_id(item, choices)
     if kind not in JSON_TYPES:
         properties = {field: schema_of(hint, choices, field) for field, hint in hints_of(kind).items()}
         return {
@@ -51,6 +52,13 @@ def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict
             "additionalProperties": False,
         }
     return {"type": JSON_TYPES[kind]}
+
+
+def one_per_id(item: Any, choices: Choices) -> dict[str, int]:
+    """Objects that carry the ids of this call come once for each: a small model else replies []."""
+    if "id" not in choices or not is_dataclass(item) or "id" not in item.__dataclass_fields__:
+        return {}
+    return {"minItems": len(choices["id"]), "maxItems": len(choices["id"])}
 
 
 def read_reply(text: str, kind: type[T], choices: Choices | None = None) -> tuple[T, str]:

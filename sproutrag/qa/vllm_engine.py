@@ -4,9 +4,11 @@ The engine lives in child processes that end with `close`. It belongs to the eve
 """
 
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -57,6 +59,8 @@ class VLLMEngine:
         self.engine = AsyncLLM.from_engine_args(arguments)
         self.tokenizer: Any = self.engine.get_tokenizer()
         self.context_tokens = int(self.engine.model_config.max_model_len)
+        self.engine_pids = engine_processes(self.engine)
+        self.guard = guard_against_orphans(self.engine_pids)
 
     def count_tokens(self, text: str) -> int:
         return len(self.tokenizer.encode(text, add_special_tokens=False))
@@ -116,6 +120,34 @@ class VLLMEngine:
     def close(self) -> None:
         """End the engine and its processes."""
         self.engine.shutdown()
+        if self.guard:
+            self.guard.kill()
+            self.guard.wait()
+
+
+def engine_processes(engine: AsyncLLM) -> list[int]:
+    """Engine and workers, children before parents."""
+    manager = getattr(getattr(engine.engine_core, "resources", None), "engine_manager", None)
+    return [pid for process in getattr(manager, "processes", []) for pid in family_of(process.pid)]
+
+
+def family_of(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # not on this system
+        children = []
+    return [*(member for child in children for member in family_of(int(child))), pid]
+
+
+def guard_against_orphans(pids: Sequence[int]) -> subprocess.Popen[bytes] | None:
+    """A shell that waits for the end of this process, however it comes, and then ends the engine's processes.
+
+    A killed parent leaves vLLM's engine and workers running, with all their memory.
+    """
+    if not pids:
+        return None
+    last_word = f"read line; kill -9 {' '.join(map(str, pids))} 2>/dev/null"
+    return subprocess.Popen(["sh", "-c", last_word], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def failure(error: Exception, usage: Usage, began: float) -> LLMError:

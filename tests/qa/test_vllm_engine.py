@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,24 +27,6 @@ SCHEMA = {
 }
 
 
-def children() -> set[str]:
-    """Living processes below this one."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = status.read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # it ended meanwhile
-            continue
-        if state != "Z":
-            parents[status.parent.name] = parent
-    found, grown = {str(Path("/proc/self").resolve().name)}, True
-    while grown:
-        more = {child for child, parent in parents.items() if parent in found} - found
-        found |= more
-        grown = bool(more)
-    return found
-
-
 @pytest.fixture(scope="module")
 def path():
     try:
@@ -53,21 +37,16 @@ def path():
 
 def test_real_model_replies_under_a_schema_counts_stops_and_leaves_no_process(path):
     """One engine for all of it: a start takes a minute."""
-    before = children()
     llm = open_llm(CPU_LLM)
+    assert len(llm.engine_pids) >= 2  # engine and worker
     try:
         asyncio.run(use(llm))
     finally:
         asyncio.run(close_llm(llm))
     until = time.monotonic() + 30
-    while (left := engines(children() - before)) and time.monotonic() < until:
+    while any(map(alive, llm.engine_pids)) and time.monotonic() < until:
         time.sleep(0.2)
-    assert not left
-
-
-def engines(pids: set[str]) -> list[str]:
-    names = [Path(f"/proc/{pid}/comm") for pid in pids]
-    return [name.read_text() for name in names if name.is_file() and "VLLM" in name.read_text()]
+    assert not [pid for pid in llm.engine_pids if alive(pid)]
 
 
 async def use(llm):
@@ -93,3 +72,31 @@ async def use(llm):
     assert llm.engine.output_processor.get_num_unfinished_requests() == 0
     again = await llm.complete(question, max_tokens=60, json_schema=SCHEMA)
     assert again.text == constrained.text  # temperature 0, and the engine lives
+
+
+def test_killed_process_leaves_no_engine_behind(path):
+    code = (
+        "from sproutrag.qa.models import open_llm\n"
+        "if __name__ == '__main__':\n"
+        f"    llm = open_llm({path!r})\n"
+        "    print(*llm.engine_pids, flush=True)\n"
+        "    input()\n"
+    )
+    script = Path(path).parent / "killed.py"  # a file: the engine's processes import the main module again
+    script.write_text(code)
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        run.kill()
+    script.unlink()
+    assert len(pids) >= 2
+    until = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def alive(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.is_file() and status.read_text().rpartition(")")[2].split()[0] != "Z"
