@@ -36,7 +36,15 @@ from sproutrag.options import (
     VersionsOptions,
 )
 from sproutrag.qa.commands import answer, ask, trace
-from sproutrag.terminal import print_facts, print_figures, print_json, print_passages, tell, terminal
+from sproutrag.terminal import (
+    print_facts,
+    print_figures,
+    print_json,
+    print_mended,
+    print_passages,
+    tell,
+    terminal,
+)
 
 DONE, FAILED, WRONG_USAGE, SET_ASIDE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -283,13 +291,7 @@ def mend(options: VerifyOptions) -> int:
 
     with redirect_stdout(sys.stderr):
         mended = run_job(options)
-    if options.json:
-        print_json({"ok": mended.ok} | asdict(mended))
-    else:
-        for heading in ("repaired", "left", "problems"):
-            print_figures(({heading: ""} | asdict(one) for one in getattr(mended, heading)), as_json=False)
-        state = "sound" if mended.ok else "still broken"
-        print(f"snapshot {mended.snapshot} is {state}: {mended.documents} documents")
+    print_mended(mended, as_json=options.json)
     return DONE if mended.ok else FAILED
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 DONE = 0
@@ -77,6 +78,17 @@ def print_answer(told: dict[str, Any]) -> None:
     usage = told["usage"]
     tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     print(f"{usage['calls']} calls, {tokens}, {told['seconds']:.1f} s", file=sys.stderr)
+
+
+def print_mended(mended: Any, *, as_json: bool) -> None:
+    """What `verify --repair` repaired, what it had to leave, and what is still wrong."""
+    if as_json:
+        print_json({"ok": mended.ok} | asdict(mended))
+        return
+    for heading in ("repaired", "left", "problems"):
+        print_figures(({heading: ""} | asdict(one) for one in getattr(mended, heading)), as_json=False)
+    state = "sound" if mended.ok else "still broken"
+    print(f"snapshot {mended.snapshot} is {state}: {mended.documents} documents")
 
 
 def print_figures(figures: Any, *, as_json: bool) -> int:
