@@ -70,6 +70,8 @@ Command = (
 class WrongUsage(Exception):
     """The command line asks for something that makes no sense; the message says what to write instead."""
 
+    exit_status = WRONG_USAGE
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -101,18 +103,12 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `sproutrag search ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except WrongUsage as error:
-        print(f"sproutrag: {error}", file=sys.stderr)
-        return WRONG_USAGE
     except Exception as error:  # one that came of Ctrl-C is no failure
         return report_interruption() if asked.is_set() else report_failure(error)
 
 
 def report_interruption() -> int:
-    print(
-        "interrupted; a run that did not finish changes nothing, and the next one continues it",
-        file=sys.stderr,
-    )
+    print("interrupted; what did not finish changes nothing, and the next run continues it", file=sys.stderr)
     return INTERRUPTED
 
 
@@ -315,8 +311,7 @@ def models(options: ModelsOptions) -> int:
     if not options.name:
         raise WrongUsage("models get: say which one; `sproutrag models list` names them")
     find = find_llm if is_llm(options.name) else find_encoder
-    made_available = {"name": options.name, "path": find(options.name)}
-    return print_facts(made_available, as_json=options.json)
+    return print_facts({"name": options.name, "path": find(options.name)}, as_json=options.json)
 
 
 def bench(options: BenchOptions) -> int:
