@@ -7,7 +7,7 @@ case $tier in fast | slow | all) ;; *) echo "usage: bash infra/test.sh [fast|slo
 
 if [ "$tier" != slow ]; then
     echo "==> fast tests: library, style, architecture" >&2
-    OMP_NUM_THREADS=1 python -m pytest -m "not slow and not gpu" --durations=5
+    OMP_NUM_THREADS=1 python -m pytest -m "not slow and not gpu" --durations=15
 fi
 if [ "$tier" != fast ]; then
     echo "==> slow tests: real Ray jobs end to end" >&2

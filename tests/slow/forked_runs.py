@@ -53,9 +53,18 @@ def run_here(words: Sequence[str], folder: str) -> None:
 
 
 def encode_here(
-    wanted: pa.Table, pieces: Sequence[Piece], *, db: str, encoder: str, fingerprint: str, workers: Workers
+    wanted: pa.Table,
+    pieces: Sequence[Piece],
+    *,
+    db: str,
+    encoder: str,
+    fingerprint: str,
+    workers: Workers,
+    rebuild: bool,
 ) -> Iterator[Outcome]:
-    worker = IndexDocuments(db=db, encoder=encoder, threads=workers.threads, fingerprint=fingerprint)
+    worker = IndexDocuments(
+        db=db, encoder=encoder, threads=workers.threads, fingerprint=fingerprint, rebuild=rebuild
+    )
     for reading in reading_list(pieces, wanted, size=1 << 20):
         for table in read_parcels(reading, parcel_size=PARCEL_BYTES):
             for parcel in table.to_pylist():

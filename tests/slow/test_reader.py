@@ -90,7 +90,7 @@ def require_one_snapshot(index: TreeIndex, found: list[Passage], history: Histor
         stored = index.document(passage.doc_id)
         assert stored.tree.n_leaves == len(stored.spans) > max(passage.leaves)
         assert stored.document.text == paper(passage.doc_id, expected[passage.doc_id]).text
-        assert passage.text in stored.document.text
+        assert passage.text == "".join(stored.document.text[start:stop] for start, stop in passage.spans)
         assert f"of {passage.doc_id} at generation {expected[passage.doc_id]}" in passage.text
 
 
