@@ -51,9 +51,10 @@ Run = subprocess.Popen[bytes] | ForkedRun
 
 @dataclass
 class Corpus:
-    """doc_id -> (phrase, text); a phrase is in one version of one document and nowhere else."""
+    """doc_id -> (phrase, text); a word of a phrase is in one version of one document and nowhere else."""
 
     rng: np.random.Generator
+    words: set[str] = field(default_factory=set)  # of all phrases ever
     documents: dict[str, tuple[str, str]] = field(default_factory=dict)
     born: int = 0
     retired: list[str] = field(default_factory=list)  # phrases that no search may return any more
@@ -75,9 +76,15 @@ class Corpus:
         self.add(ADDED)
 
     def write(self) -> tuple[str, str]:
-        phrase = " ".join("".join(self.rng.choice(SYLLABLES, 4)) for _ in range(2))
+        phrase = f"{self.invent()} {self.invent()}"
         lines = [" ".join(self.rng.choice(WORDS, 9)) for _ in range(5)]
         return phrase, ". ".join([*lines[:2], f"Here stands {phrase}", *lines[2:]]) + "."
+
+    def invent(self) -> str:
+        while (word := "".join(self.rng.choice(SYLLABLES, 4))) in self.words:
+            pass
+        self.words.add(word)
+        return word
 
     def save(self, path: str) -> None:
         rows = [{"doc_id": id, "text": text, "lang": "en"} for id, (_, text) in self.documents.items()]
