@@ -30,6 +30,7 @@ from pipelines.cluster import Workers, configure_ray_data, ray_on_demand, share_
 from pipelines.questions import Question, SetAside, read_questions
 from sproutrag.ask import limits_of
 from sproutrag.index import TreeIndex
+from sproutrag.interruption import heed
 from sproutrag.options import AnswerOptions
 from sproutrag.qa.models import default_llm, find_llm, is_url
 from sproutrag.qa.openai import connect
@@ -105,6 +106,7 @@ def answered(options: AnswerOptions, work: Work, answers: AnswerFile) -> AnswerR
             index.matching_documents(options.where)
         with progress.stage("answer", size=len(work.to_do)):
             for answer, told in ask(options, work.to_do, snapshot=snapshot):
+                heed()
                 fresh.append(keep(answer, told, options, answers))
                 progress.answered(answer)
         index.close()

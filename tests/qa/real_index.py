@@ -20,7 +20,7 @@ def real_index(folder: Path, documents: Sequence[Document]) -> TreeIndex:
     head = commit(db, [written], run_id="1")
     build_indices(db)
     publish(db, head)
-    write_weights(db, Weights(dense=0.01))
+    write_weights(db, Weights(dense=0.01), fingerprint=encoder.fingerprint)
     return TreeIndex.open(db, encoder=encoder)
 
 
