@@ -23,6 +23,8 @@ WORKER_BYTES = 2 << 30  # memory of a node that an encoder process may count on;
 CORES_FOR_TASKS = 0.5  # of every node: actors are placed first and must leave room for tasks that feed them
 ONE_ROW = 1  # byte: Ray ends a block as soon as it is larger, so a parcel is neither merged nor split
 SCRATCH, OWNER = "sproutrag-", "owner.lock"  # folder of a private Ray; whose run is alive while it is locked
+STARTS = 3  # Ray gives its own processes 30 seconds to come up, which a busy machine may take
+STARTED_TOO_SLOWLY = "timed out during startup"  # what Ray says then
 OBJECT_STORE_BYTES = 512 << 20  # of a private Ray: parcels are small, and few are under way
 
 
@@ -89,6 +91,18 @@ def start_ray(scratch: str) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a notice
     os.environ.update(environment)
+    for attempt in range(1, STARTS + 1):
+        try:
+            start_private_ray(scratch, **quiet)
+            return
+        except Exception as error:
+            if STARTED_TOO_SLOWLY not in str(error) or attempt == STARTS:
+                raise
+            ray.shutdown()
+            print("Ray is slow to start on this busy machine; trying again", file=sys.stderr)
+
+
+def start_private_ray(scratch: str, **quiet: Any) -> None:
     with native_stderr_silenced():
         ray.init(
             address="local",

@@ -31,6 +31,7 @@ from sproutrag.tables import (
     document_of,
     one_of,
     open_table,
+    refuse_fork,
     size_of_table,
     spans_of,
     tables_exist,
@@ -126,6 +127,7 @@ class TreeIndex:
         where: str | None = None,
     ) -> list[Passage]:
         """Evidence for the query, best first: at most k leaves, none twice, each with its exact spans."""
+        refuse_fork()
         if where is not None:
             self.matching_documents(where)  # a filter that cannot be read fails before a model is loaded
         return self.retriever.search(query, k=k, mode=mode, doc=doc, where=where)
@@ -137,6 +139,7 @@ class TreeIndex:
         return self._matching[where]
 
     def document(self, doc_id: str) -> StoredDocument:
+        refuse_fork()
         rows = self.documents.to_table(filter=one_of("doc_id", [doc_id])).to_pylist()
         if not rows:
             raise DocumentNotFound(f"no document {doc_id!r} in {self.db}{self.similar_ids(doc_id)}")

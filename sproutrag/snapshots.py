@@ -30,6 +30,7 @@ class IndexProblem(Exception):
     ├── ConcurrentWriter    somebody else wrote to this index meanwhile
     ├── IndexBusy           somebody holds what this command needs, and is named
     ├── DocumentNotFound    no document of this id in this snapshot
+    ├── ForkedReader        an index used in a process that was forked from one that had opened it
     └── UnverifiedPassage   a stored span does not hold the text that its leaf was indexed with
     """
 
@@ -59,6 +60,10 @@ class IndexBusy(IndexProblem):
 
 
 class UnverifiedPassage(IndexProblem):
+    pass
+
+
+class ForkedReader(IndexProblem):
     pass
 
 

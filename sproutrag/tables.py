@@ -4,6 +4,7 @@
 """
 
 import datetime as dt
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from sproutrag.documents import LONE_SURROGATE, Document, Spans, content_hash, coverage, row_context
 from sproutrag.search import lexical_text, visible
-from sproutrag.snapshots import NoIndex
+from sproutrag.snapshots import ForkedReader, NoIndex
 from sproutrag.tree import Tree, progressive_embeddings
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TABLES = ("documents", "nodes")
 INTS = pa.list_(pa.int32())
 IDS_PER_FILTER = 1000  # in one IN (...): a 10k list still parses, but time per id grows beyond this
+lance_process = 0  # pid of the process in which Lance has started its threads
 
 DOCUMENTS = pa.schema(
     [
@@ -197,7 +199,19 @@ def bytes_on_disk(db: str) -> int:
 
 
 def open_table(db: str, name: str, version: int | None = None) -> lance.LanceDataset:
+    refuse_fork()
     return lance.dataset(table_uri(db, name), version=version)
+
+
+def refuse_fork() -> None:
+    """Lance's threads do not come along into a forked process, which would wait for them for ever (P094)."""
+    global lance_process
+    if lance_process not in (0, os.getpid()):
+        raise ForkedReader(
+            f"this process was forked from process {lance_process}, which had opened an index: start "
+            "processes with multiprocessing.get_context('spawn') and open the index in each"
+        )
+    lance_process = os.getpid()
 
 
 def table_exists(db: str, name: str) -> bool:

@@ -1,5 +1,7 @@
 """Real tables and a real encoder of random weights."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,7 @@ from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
 from sproutrag.indices import build_indices
 from sproutrag.readers import live_readers
-from sproutrag.snapshots import DocumentNotFound, EncoderMismatch, NoIndex
+from sproutrag.snapshots import DocumentNotFound, EncoderMismatch, ForkedReader, NoIndex
 from sproutrag.storage import commit, publish, write_documents
 from sproutrag.tables import DOCUMENTS as DOCUMENTS_SCHEMA
 from sproutrag.tables import ensure_table, nodes_schema
@@ -178,3 +180,18 @@ def test_a_long_lived_reader_moves_to_the_newest_snapshot_and_keeps_its_encoder(
     assert sorted(one.snapshot for one in live_readers(db)) == [1, 2]
     del first
     assert [one.snapshot for one in live_readers(db)] == [2], "the last reference lets go"
+
+
+def test_a_process_forked_from_a_reader_is_told_so_instead_of_hanging(db, tiny):
+    """P094: old handle and new one."""
+    global inherited
+    inherited = TreeIndex.open(db, encoder=tiny)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        for work in (search_inherited, TreeIndex.open):
+            with pytest.raises(ForkedReader, match="spawn"):
+                pool.submit(work, db).result(timeout=30)
+    inherited.close()
+
+
+def search_inherited(db: str):
+    return inherited.search("rain")

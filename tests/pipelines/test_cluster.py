@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from pipelines import cluster
 from pipelines.cluster import OWNER, SCRATCH, remove_abandoned
 from sproutrag.leases import create_locked
 
@@ -17,3 +20,23 @@ def test_the_scratch_folder_of_a_killed_run_goes_with_the_next(tmp_path: Path) -
     os.close(handle)
     remove_abandoned(str(tmp_path))
     assert list(tmp_path.iterdir()) == [foreign]
+
+
+def test_ray_that_is_slow_to_start_on_a_busy_machine_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries = []
+
+    def slow(scratch: str, **quiet: object) -> None:
+        tries.append(scratch)
+        if len(tries) < 3:
+            raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "start_private_ray", slow)
+    cluster.start_ray(str(tmp_path))
+    assert len(tries) == 3 and capsys.readouterr().err.count("trying again") == 2
+    tries[:] = []
+    monkeypatch.setattr(cluster, "STARTS", 2)
+    with pytest.raises(Exception, match="timed out"):
+        cluster.start_ray(str(tmp_path))

@@ -306,7 +306,7 @@ def run_rounds(rounds: int, place: Place, *, seed: int) -> list[Round]:
         round_seed = 1000 * seed + number
         round_ = run_round(number, place, corpus, np.random.default_rng(round_seed), typical_s)
         if round_.bytes > GROWTH * built.bytes:
-            round_.faults.append(f"{round_.bytes / built.bytes:.2f} x the clean build's bytes")
+            round_.faults.append(f"{round_.bytes:,} bytes where a clean build has {built.bytes:,}")
         typical_s = 1.05 * typical_s if round_.killed else round_.at_s  # other load comes and goes
         print(round_.line(round_seed), flush=True)
         done.append(round_)
