@@ -1,4 +1,4 @@
-"""What a run will cost, by what the last one did: shown by --dry-run, beside the actual in each report."""
+"""What a run will cost, by what the last large one did: for --dry-run, and beside the actual in reports."""
 
 import os
 from collections.abc import Sequence
