@@ -1,4 +1,4 @@
-"""What a run will cost, by what the last one did: shown by --dry-run, beside the actual in each report."""
+"""What a run will cost, by what the last large one did: for --dry-run, and beside the actual in reports."""
 
 import os
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from sproutrag.tables import TABLES, open_table
 DEFAULT_RATES = Rates(
     text_bytes=1_000_000, tokens=270_000, encode_seconds=170.0, workers=1, disk_bytes=23_000_000
 )
+ENOUGH_TO_MEASURE = 256 << 10  # bytes of text; of two short documents, a file's own overhead is all there is
 START_SECONDS = 10.0  # Ray, and the encoder in each worker; only where something is to be encoded
 
 
@@ -55,13 +56,13 @@ def text_bytes(documents: pa.Table) -> int:
 
 
 def measured(db: str, rest: pa.Table, outcomes: Sequence[Outcome], *, workers: int) -> Rates | None:
-    """The rates of this run; None where it encoded nothing."""
+    """The rates of this run; None where it encoded too little to tell, so that those of before stay."""
     written = [outcome.written for outcome in outcomes if outcome.written]
-    if not written:
+    if not written or text_bytes(rest) < ENOUGH_TO_MEASURE:
         return None
     data = sum(size for one in written for _, size in data_files(db, one))
     return Rates(
-        text_bytes=max(1, text_bytes(rest)),
+        text_bytes=text_bytes(rest),
         tokens=sum(one.counts["tokens"] for one in written),
         encode_seconds=round(sum(outcome.seconds for outcome in outcomes), 3),
         workers=workers,

@@ -25,6 +25,7 @@ from sproutrag.ingest import Piece
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import find_encoder, fingerprint_of
 from sproutrag.options import VerifyOptions
+from sproutrag.quarantine import file_of
 from sproutrag.snapshots import NoIndex, Snapshot, current_snapshot, refuse_mixture
 from sproutrag.storage import commit, encoder_of, publish
 from sproutrag.stored import stored_pieces
@@ -204,8 +205,7 @@ def encode_on_ray(wanted: pa.Table, pieces: Sequence[Piece], *, db: str, encoder
 
 def lost(db: str, row: dict) -> Mended:
     """A document whose text is gone: where it came from, and the command that brings it back."""
-    place, _, line = row["source"].rpartition(":")
-    path = place if place and line.isdigit() else row["source"]
+    path = file_of(row["source"])
     what = f"removed: {row['reason']}; it was read from {row['source'] or 'an unknown place'}"
     return Mended(what, f"document {row['doc_id']!r}", f"run `sproutrag index {path or 'SOURCE'} --db {db}`")
 

@@ -158,7 +158,9 @@ def print_forecast(forecast: Forecast, console: Console) -> None:
         ("estimated", cost_of(forecast.estimate)),
         (
             "by",
-            "this index's last run" if forecast.estimate.measured else "default rates: no run measured yet",
+            "this index's last large run"
+            if forecast.estimate.measured
+            else "default rates: none measured yet",
         ),
     ]
     print_grid(rows, console)

@@ -23,7 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from lance.file import LanceFileReader
 
 from sproutrag.quarantine import Problem
-from sproutrag.snapshots import link_file, sync_folder
+from sproutrag.snapshots import link_file, sync
 from sproutrag.storage import Written, write_fragments
 from sproutrag.tables import TABLES, table_uri
 
@@ -76,18 +76,10 @@ def record(db: str, entry: Entry) -> None:
         files.pipe_file(path, content)
         return
     for file, _ in data_files(db, entry.written):
-        sync_file(file)
+        sync(file)
     for name in TABLES if entry.written else ():
-        sync_folder(f"{table_uri(db, name)}/data")
+        sync(f"{table_uri(db, name)}/data")
     link_file(path, content)
-
-
-def sync_file(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def data_files(db: str, written: Written | None) -> Iterator[tuple[str, int]]:

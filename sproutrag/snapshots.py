@@ -205,11 +205,12 @@ def link_file(path: str, content: bytes) -> None:
     finally:
         if os.path.exists(draft):
             os.unlink(draft)
-    sync_folder(folder)
+    sync(folder)
 
 
-def sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: str) -> None:
+    """Wait until a file, or which names a folder holds, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import maintenance
+from pipelines import costs, maintenance
 from pipelines.costs import DEFAULT_RATES, START_SECONDS, estimate
 from pipelines.index import forecast
 from pipelines.plan import DOCUMENT_OVERHEAD, FOUND
@@ -28,6 +28,11 @@ Job = Callable[..., Report]
 @pytest.fixture
 def db(tmp_path: Path) -> str:
     return str(tmp_path / "db")
+
+
+@pytest.fixture
+def small_runs_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "ENOUGH_TO_MEASURE", 1)
 
 
 def test_compaction_indices_and_clean_up_come_with_the_run_in_one_snapshot(
@@ -80,6 +85,7 @@ def test_maintenance_that_fails_is_reported_and_loses_no_document(
     monkeypatch.undo()
 
 
+@pytest.mark.usefixtures("small_runs_measure")
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     index_here: Job, write_corpus: Writer, records: Records, db: str, tiny_encoder: str
 ) -> None:
@@ -101,6 +107,16 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert second.as_json()["tokens"] == second.estimate.tokens > 0
 
 
+def test_a_small_night_does_not_make_the_next_big_one_look_too_large_for_the_disk(
+    index_here: Job, write_corpus: Writer, records: Records, db: str
+) -> None:
+    """Of two short documents a file's own overhead is all there is: 100 bytes on disk for one of text."""
+    index_here(write_corpus(records(2)))
+    assert current_snapshot(db).rates is None
+    assert not index_here(write_corpus(records(40))).estimate.measured
+
+
+@pytest.mark.usefixtures("small_runs_measure")
 def test_the_estimate_for_as_much_again_is_what_the_first_run_cost(
     index_here: Job, write_corpus: Writer, records: Records, db: str
 ) -> None:
@@ -132,6 +148,7 @@ def test_empty_tables_that_another_encoder_left_are_not_in_the_way(
     assert report.indexed == 4 and verify(db).ok and not read_rows(db)
 
 
+@pytest.mark.usefixtures("small_runs_measure")
 def test_an_index_of_the_previous_version_is_read_and_continued(
     index_here: Job, write_corpus: Writer, records: Records, db: str, tiny_encoder: str
 ) -> None:
