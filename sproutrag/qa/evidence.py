@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sproutrag.documents import leaf_spans
+from sproutrag.lexical import terms
 from sproutrag.qa.llm import Sources
 from sproutrag.qa.prompts import CLOSE, OPEN, Cited, escape
 from sproutrag.search import INVISIBLE, Passage
@@ -16,6 +18,9 @@ LOOK_ALIKE = str.maketrans(
     {OPEN: "<", CLOSE: ">", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2010": "-",
      "\u2011": "-", "\u2012": "-", "\u2013": "-", "\u2014": "-", "\u2212": "-"}
 )  # fmt: skip
+NEAR = 0.7  # share of a quote's words in the sentence that it was copied from: small models rewrite
+FEWEST = 3  # words of a quote; fewer stand in sentences by chance
+NUMBER = re.compile(r"\d+")
 EDGES = " .\"'\u2026\u201c\u201d"  # what models put around a quote
 
 
@@ -82,19 +87,35 @@ def shortened(passage: Passage, count: Callable[[str], int], max_tokens: int) ->
 async def verified(
     quotes: Sequence[Cited], passages: Sequence[Passage], sources: Sources
 ) -> tuple[list[Citation], list[str]]:
-    """Citations that hold, each once, and what was dropped and why."""
+    """Citations that hold, each once, and what was mended or dropped and why."""
     kept: dict[Citation, None] = {}
-    dropped: list[str] = []
+    remarks: list[str] = []
     for cited in quotes:
         found = locate(cited, passages)
         citation = cite(*found) if found else await cite_document(cited, passages, sources)
+        if citation is None and (found := nearest(cited, passages)):
+            citation = cite(*found)
+            remarks.append(f"citation mended: {citation.quote[:80]!r} is said, not {cited.quote[:80]!r}")
         if citation is None:
-            dropped.append(f"citation dropped: passage {cited.passage} does not say {cited.quote[:80]!r}")
+            remarks.append(f"citation dropped: passage {cited.passage} does not say {cited.quote[:80]!r}")
         elif await holds(citation, sources):
             kept[citation] = None
         else:
-            dropped.append(f"citation dropped: {citation.doc_id} no longer says {citation.quote[:80]!r}")
-    return list(kept), dropped
+            remarks.append(f"citation dropped: {citation.doc_id} no longer says {citation.quote[:80]!r}")
+    return list(kept), remarks
+
+
+def nearest(cited: Cited, passages: Sequence[Passage]) -> tuple[Passage, int, int] | None:
+    """The sentence that holds most of the quote's words, at least NEAR of them, and all of its numbers."""
+    wanted, numbers = set(terms(cited.quote)), set(NUMBER.findall(cited.quote))
+    best, place = NEAR, None
+    for passage in passages if len(wanted) >= FEWEST else ():
+        for start, end in leaf_spans(passage.text, language="en", sentences_per_leaf=1).tolist():
+            sentence = passage.text[start:end]
+            share = len(wanted & set(terms(sentence))) / len(wanted)
+            if share >= best and not numbers - set(NUMBER.findall(sentence)) and (share > best or not place):
+                best, place = share, (passage, start, end)
+    return place
 
 
 def locate(cited: Cited, passages: Sequence[Passage]) -> tuple[Passage, int, int] | None:

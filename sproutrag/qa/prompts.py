@@ -7,9 +7,10 @@ angle brackets are replaced by look-alikes of the same length. A prompt's versio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from sproutrag.qa.llm import Message
+from sproutrag.qa.replies import Size
 from sproutrag.search import Passage
 
 T = TypeVar("T")
@@ -88,12 +89,16 @@ def fence_questions(questions: Sequence[tuple[str, str]]) -> Fenced:
     return Fenced("\n".join(f'<question id="{key}">{one_line(text)}</question>' for key, text in questions))
 
 
-# --- replies: short fields, enumerations first
+# --- replies: short fields, enumerations first, sizes that even a model in a loop reaches
+
+Asked = Annotated[str, Size(1, 300)]
+Names = Annotated[list[Annotated[str, Size(1, 160)]], Size(0, 40)]
+Prose = Annotated[str, Size(0, 500)]
 
 
 @dataclass(frozen=True, slots=True)
 class Contextualized:
-    question: str
+    question: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class SubQuestion:
     """each: 0, or n to ask the question once per entity of <Qn>."""
 
     each: int
-    question: str
+    question: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +114,23 @@ class Planned:
     """strategy lateral: the known answers suffice; external: search with `query`; vertical: `questions`."""
 
     strategy: Literal["lateral", "external", "vertical"]
-    query: str
-    questions: list[SubQuestion]
+    query: Annotated[str, Size(0, 200)]
+    questions: Annotated[list[SubQuestion], Size(0, 30)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cited:
     passage: int
-    quote: str
+    quote: Annotated[str, Size(1, 240)]
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     id: str
+    quotes: Annotated[list[Cited], Size(0, 6)]  # first: what was copied leads to the answer
     answered: bool
-    quotes: list[Cited]
-    answers: list[str]
-    answer: str
+    answers: Names
+    answer: Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +142,8 @@ class AnsweredAll:
 class Combined:
     answered: bool
     used: list[str]
-    answers: list[str]
-    answer: str
+    answers: Names
+    answer: Prose
 
 
 # --- the prompts
@@ -189,19 +194,25 @@ How long is each river of Iceland?
 
 ANSWER = Prompt(
     name="answer",
-    version=1,
+    version=3,
     system=f"""\
-You answer questions from numbered passages only. For every question one reply with its id. quotes: the
-numbers of the passages that say it, each with a short quote copied from that passage word for word. answers:
-the bare answer, one item per entity. answer: one short sentence. If the passages do not say it: answered =
-false, the rest empty.
+You answer questions from passages only. For every question one reply with its id:
+quotes: the sentence that answers it, copied exactly as it stands in a passage, from its first word on, with
+the number of that passage. Several where several are needed.
+answered: whether the passages answer it.
+answers: the bare answer, as short as it can be; one item for each thing asked for.
+answer: one short sentence.
 {DATA_RULE}
 Example:
-{{"replies":[{{"id":"0.1","answered":true,"quotes":[{{"passage":2,"quote":"was born in Graz"}}],\
-"answers":["Graz"],"answer":"She was born in Graz."}}]}}""",
+<passage number="1" title="Mills">
+There were two mills. The old mill was built by Ada Roth in 1871. It burnt down.
+</passage>
+<question id="7.1">Who built the old mill?</question>
+{{"replies":[{{"id":"7.1","quotes":[{{"passage":1,"quote":"The old mill was built by Ada Roth in 1871."}}],\
+"answered":true,"answers":["Ada Roth"],"answer":"Ada Roth built it."}}]}}""",
     template="{evidence}\n{questions}",
     returns=AnsweredAll,
-    max_tokens=320,
+    max_tokens=400,
 )
 
 ANSWER_ALONE = Prompt(

@@ -7,9 +7,9 @@ Unreadable.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from sproutrag.documents import LONE_SURROGATE
 
@@ -21,6 +21,19 @@ JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
 LOOP = re.compile(r"(.{1,40}?)\1{15,}\Z", re.DOTALL)
 DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Items of a list or characters of a text in a reply. The schema asks for it, so that a small model comes
+    to an end; a reply of another size is still read."""
+
+    least: int
+    most: int
+
+    def of(self, kind: str) -> dict[str, int]:
+        unit = "Items" if kind == "array" else "Length"
+        return {f"min{unit}": self.least, f"max{unit}": self.most}
 
 
 class Unreadable(Exception):
@@ -35,6 +48,10 @@ def hints_of(kind: Any) -> dict[str, Any]:
 def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict[str, Any]:
     """JSON schema of a reply type: fields in order, all required, nothing else allowed."""
     choices = choices or {}
+    if get_origin(kind) is Annotated:
+        plain, size = get_args(kind)
+        schema = schema_of(plain, choices, name)
+        return schema | size.of(schema["type"])
     if get_origin(kind) is Literal or name in choices:
         options = choices.get(name, get_args(kind))
         if get_origin(kind) is list:
@@ -44,7 +61,8 @@ def schema_of(kind: Any, choices: Choices | None = None, name: str = "") -> dict
         item = get_args(kind)[0]
         return {"type": "array", "items": schema_of(item, choices)} | one_per_id(item, choices)
     if kind not in JSON_TYPES:
-        properties = {field: schema_of(hint, choices, field) for field, hint in hints_of(kind).items()}
+        sized = get_type_hints(kind, include_extras=True)
+        properties = {field: schema_of(hint, choices, field) for field, hint in sized.items()}
         return {
             "type": "object",
             "properties": properties,

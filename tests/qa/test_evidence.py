@@ -62,6 +62,17 @@ def test_quote_that_is_not_there_is_dropped_and_reported(quote: str) -> None:
     assert len(dropped) == 1 and "citation dropped" in dropped[0]
 
 
+def test_quote_that_a_small_model_rewrote_becomes_the_sentence_it_came_from() -> None:
+    text = "Ilse came with a goat. She painted the door yellow, so that the supply boat could find it in fog."
+    found = [Passage("d", "", 0, (0,), ((0, len(text)),), text, 1.0)]
+    rewritten = "The door was painted yellow, so that the supply boat could find the landing in fog."
+    [citation], [remark] = check(Cited(1, rewritten), passages=found, text=text)
+    assert citation.quote == text[23:] and "citation mended" in remark
+    for other in ("She painted the door yellow in 1788, for the boat in fog.", "A boat came to the landing."):
+        kept, [remark] = check(Cited(1, other), passages=found, text=text)
+        assert kept == [] and "dropped" in remark
+
+
 @pytest.mark.parametrize("number", [0, -3, 7, 2])
 def test_wrong_passage_number_does_not_lose_a_true_quote(number: int) -> None:
     [citation], dropped = check(
