@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.evaluate_answers import main as compare_answers
 from pipelines.index import main as index_corpus
 from sproutrag.baselines import CONTROLS, FlatLeaves, System, search_system
 from sproutrag.calibration import calibrate
-from sproutrag.datasets import Query, read_queries, relevant_leaves
+from sproutrag.datasets import Query, corpus_of, read_queries, relevant_leaves
 from sproutrag.documents import Spans
 from sproutrag.encoder import SentenceEncoder
 from sproutrag.index import TreeIndex
@@ -37,6 +38,8 @@ class UnknownSystem(Exception):
 
 
 def main(options: EvaluateOptions) -> list[dict[str, Any]]:
+    if options.methods:
+        return compare_answers(options)
     encoder = SentenceEncoder.from_pretrained(find_encoder(options.encoder))
     columns = [evaluate(Path(folder), encoder, options) for folder in options.data]
     out = Path(options.out)
@@ -50,7 +53,7 @@ def main(options: EvaluateOptions) -> list[dict[str, Any]]:
 def evaluate(folder: Path, encoder: SentenceEncoder, options: EvaluateOptions) -> dict[str, Any]:
     """One column: means, ours less each other system with its interval, calibrated weights if asked for."""
     db = str(Path(options.out) / folder.name)
-    index_corpus(IndexOptions(sources=(str(folder / "corpus.jsonl"),), db=db, encoder=options.encoder))
+    index_corpus(IndexOptions(sources=(corpus_of(folder),), db=db, encoder=options.encoder))
     index = TreeIndex.open(db, encoder=encoder)
     rng = np.random.default_rng(SEED)
     queries, relevant = questions(folder, leaf_spans_of(index), options.queries, rng)

@@ -1,4 +1,4 @@
-"""Questions with gold evidence: a folder with corpus.jsonl and queries.jsonl."""
+"""Questions with gold evidence: a folder with corpus.jsonl or corpus/, and queries.jsonl or questions.jsonl."""
 
 import json
 from collections.abc import Iterator
@@ -26,6 +26,24 @@ class Query:
     id: str
     text: str
     evidence: tuple[Evidence, ...]
+    answers: tuple[str, ...] = ()
+
+
+class NoDataSet(Exception):
+    """A folder lacks its corpus or its questions; the message says what it should hold."""
+
+    exit_status = 2  # wrong usage
+
+
+def corpus_of(folder: Path) -> str:
+    return str(first_of(folder, "corpus.jsonl", "corpus"))
+
+
+def first_of(folder: Path, *names: str) -> Path:
+    for name in names:
+        if (folder / name).exists():
+            return folder / name
+    raise NoDataSet(f"{folder} has no {names[0]}; a data set is a folder with corpus.jsonl and queries.jsonl")
 
 
 def read_queries(folder: str | Path) -> list[Query]:
@@ -34,10 +52,10 @@ def read_queries(folder: str | Path) -> list[Query]:
 
 
 def all_queries(folder: Path) -> Iterator[Query]:
-    with open(folder / "queries.jsonl", encoding="utf-8") as lines:
+    with open(first_of(folder, "queries.jsonl", "questions.jsonl"), encoding="utf-8") as lines:
         for record in map(json.loads, lines):
             gold = tuple(Evidence(e["doc_id"], e["start"], e["end"]) for e in record["evidence"])
-            yield Query(record["query_id"], record["question"], gold)
+            yield Query(record["query_id"], record["question"], gold, tuple(record.get("answers") or ()))
 
 
 def leaves_over(spans: Spans, start: int, end: int) -> range:

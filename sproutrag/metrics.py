@@ -1,11 +1,15 @@
-"""Quality of retrieved leaves. Recall and precision are ir_measures' R@k and P@k; their product is ours."""
+"""Quality of retrieved leaves and of answers. Recall and precision are ir_measures' R@k and P@k; their product
+is ours."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import ir_measures
 import numpy as np
 from ir_measures import P, Qrel, R, ScoredDoc
+
+from sproutrag.lexical import words
 
 CUTOFFS = (1, 3, 5)  # leaves
 RESAMPLES = 2000
@@ -30,6 +34,21 @@ def recall_and_precision(
     ]
     measures = [measure @ k for k in cutoffs for measure in (R, P)]
     return {str(name): value for name, value in ir_measures.calc_aggregate(measures, qrels, run).items()}
+
+
+ARTICLES = frozenset({"a", "an", "the"})
+
+
+def token_f1(answers: Sequence[str], gold: Sequence[str]) -> float:
+    """Harmonic mean of the precision and recall of words, items of a list together (as SQuAD counts, but pairs
+    of characters where a script has no spaces). Without a gold answer: 1 for no answer, else 0."""
+    given, wanted = (
+        Counter(w for text in texts for w in words(text) if w not in ARTICLES) for texts in (answers, gold)
+    )
+    if not given or not wanted:
+        return float(not given and not wanted)
+    shared = (given & wanted).total()
+    return 2 * shared / (given.total() + wanted.total())
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,15 @@ class EvaluateOptions:
     """Only so many queries of each data set, drawn with a fixed seed; 0: all."""
     systems: tuple[str, ...] = ()
     """Only these rows, for example "tree (hybrid)" "flat dense leaves"; without it, all and the controls."""
+    methods: tuple[str, ...] = ()
+    """Answer the queries by these methods of `sproutrag answer` and compare the answers, not the retrieval: F1,
+    citations, calls, tokens, seconds."""
+    llm: str | None = None
+    """For --methods: name, directory or URL of an LLM, as for `sproutrag answer`."""
+    k: Annotated[int, arg(aliases=["-k"])] = 20
+    """For --methods: leaves retrieved for each question that is looked up."""
+    in_flight: int = 4
+    """For --methods: questions at once."""
     calibrate: bool = False
     """Also choose the weights of the search by the queries, cross-fitted, and store them with the index."""
     json: bool = False

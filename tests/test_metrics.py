@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sproutrag.metrics import CUTOFFS, information_efficiency, paired_difference, recall_and_precision
+from sproutrag.metrics import (
+    CUTOFFS,
+    information_efficiency,
+    paired_difference,
+    recall_and_precision,
+    token_f1,
+)
 
 
 def at_cutoffs(ranked: list[str]) -> dict[int, list[str]]:
@@ -38,3 +44,11 @@ def test_a_paired_difference_and_its_interval() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
     noise = paired_difference(theirs, theirs[::-1], rng=rng)
     assert noise.low < 0 < noise.high
+
+
+def test_token_f1_by_hand() -> None:
+    assert token_f1(["the Old mill"], ["old mill"]) == 1
+    assert token_f1(["in 1788"], ["in May 1788"]) == pytest.approx(2 * 2 / 5)
+    assert token_f1(["Graz", "Linz"], ["Linz", "Graz"]) == 1  # a list in any order
+    assert token_f1(["五天"], ["五天"]) == 1
+    assert token_f1([], []) == 1 and token_f1(["x"], []) == 0 and token_f1([], ["x"]) == 0
