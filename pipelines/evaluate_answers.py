@@ -97,7 +97,7 @@ def given(answer: Answer | None) -> list[str]:
 
 
 def measured(queries: Sequence[Query], answers: Mapping[str, Answer], f1: np.ndarray) -> dict[str, Any]:
-    """cited: share of the answered with a citation; citation_precision: share of citations over gold evidence."""
+    """cited: share of the answered with a citation; citation_precision: of citations over gold evidence."""
     found = [(query, answers[query.id]) for query in queries if query.id in answers]
     true = [over_evidence(citation, query) for query, answer in found for citation in answer["citations"]]
     answered = [answer for _, answer in found if answer["answered"]]

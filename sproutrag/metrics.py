@@ -1,5 +1,7 @@
-"""Quality of retrieved leaves and of answers. Recall and precision are ir_measures' R@k and P@k; their product
-is ours."""
+"""Quality of retrieved leaves and of answers.
+
+Recall and precision are ir_measures' R@k and P@k; their product is ours.
+"""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
@@ -40,8 +42,11 @@ ARTICLES = frozenset({"a", "an", "the"})
 
 
 def token_f1(answers: Sequence[str], gold: Sequence[str]) -> float:
-    """Harmonic mean of the precision and recall of words, items of a list together (as SQuAD counts, but pairs
-    of characters where a script has no spaces). Without a gold answer: 1 for no answer, else 0."""
+    """Harmonic mean of the precision and recall of words, items of a list together.
+
+    As SQuAD counts, but pairs of characters where a script has no spaces. Without a gold answer: 1 for no
+    answer, else 0.
+    """
     given, wanted = (
         Counter(w for text in texts for w in words(text) if w not in ARTICLES) for texts in (answers, gold)
     )
