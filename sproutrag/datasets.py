@@ -1,4 +1,4 @@
-"""Questions with gold evidence: a folder with corpus.jsonl or corpus/, and queries.jsonl or questions.jsonl."""
+"""Questions with gold evidence: a folder with corpus.jsonl or corpus/, queries.jsonl or questions.jsonl."""
 
 import json
 from collections.abc import Iterator

@@ -319,7 +319,7 @@ class EvaluateOptions:
     systems: tuple[str, ...] = ()
     """Only these rows, for example "tree (hybrid)" "flat dense leaves"; without it, all and the controls."""
     methods: tuple[str, ...] = ()
-    """Answer the queries by these methods of `sproutrag answer` and compare the answers, not the retrieval: F1,
+    """Answer the queries by these methods of `sproutrag answer` and compare the answers, not retrieval: F1,
     citations, calls, tokens, seconds."""
     llm: str | None = None
     """For --methods: name, directory or URL of an LLM, as for `sproutrag answer`."""
