@@ -27,7 +27,7 @@ from sproutrag.qa.llm import LLM, Completion, Message
 from sproutrag.qa.method import Method
 from sproutrag.qa.openai import OpenAILLM, connect
 from sproutrag.qa.question import QuestionNode
-from sproutrag.qa.ray_dispatch import Recipe, Room, answer_on_ray
+from sproutrag.qa.ray_dispatch import Room, answer_on_ray, crew_of
 from sproutrag.qa.trace import total_usage
 
 PACE = {"prompt_token_s": 0.00005, "output_token_s": 0.01, "slots": 64}  # a mid-size GPU with a 4B model
@@ -153,11 +153,12 @@ def overhead_figures(options: BenchOptions) -> list[Figure]:
     inline = asyncio.run(
         overheads(questions, lambda question: play(question, player, index), clock=time.process_time)
     )
-    recipe = Recipe(partial(open_room, options.plans))
     with ray_on_demand() as start:
         start()
-        asyncio.run(overheads(questions, partial(answer_on_ray, recipe=recipe, limits=WIDE)))  # workers start
-        on_ray = asyncio.run(overheads(questions, partial(answer_on_ray, recipe=recipe, limits=WIDE)))
+        with crew_of(partial(open_room, options.plans)) as crew:
+            answer = partial(answer_on_ray, crew=crew, limits=WIDE)
+            asyncio.run(overheads(questions, answer))  # the crew gathers
+            on_ray = asyncio.run(overheads(questions, answer))
     return [
         overhead_figure("overhead_on_asyncio", inline, most_ms=2.0),
         overhead_figure("overhead_on_ray", on_ray, most_ms=10.0),

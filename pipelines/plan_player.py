@@ -130,7 +130,7 @@ class PlanIndex:
     def search(self, query: str, k: int) -> list[Passage]:
         """The leaves of the page that knows, then whatever shares rare words, as of any real search."""
         page = self.titles.get(plain(query), "")
-        scores = Counter(i for word in words(query) for i in self.where.get(word, ())[:COMMON])
+        scores = Counter(i for word in sorted(words(query)) for i in self.where.get(word, ())[:COMMON])
         known = [i for i, leaf in enumerate(self.leaves) if leaf.title == page and page]
         others = [i for i, _ in scores.most_common(k + len(known)) if i not in known]
         return [self.leaves[i] for i in [*known, *others][:k]]

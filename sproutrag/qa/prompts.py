@@ -217,11 +217,17 @@ There were two mills. The old mill was built by Ada Roth in 1871. It burnt down.
 
 ANSWER_ALONE = Prompt(
     name="answer_alone",
-    version=1,
+    version=2,
     system=f"""\
-You answer a question from what you know. used: always empty. answers: the bare answer, one item per entity.
-answer: one short sentence. If you do not know: answered = false, the rest empty.
-{DATA_RULE}""",
+You answer a question from what you know; your best guess where you are not sure. used: always empty.
+answers: the bare answer as short as it can be, one item for each thing asked for. answer: one short sentence.
+answered = false only if you know nothing about it.
+{DATA_RULE}
+Example:
+<question>
+What is the capital of Peru?
+</question>
+{{"answered":true,"used":[],"answers":["Lima"],"answer":"The capital of Peru is Lima."}}""",
     template="{question}",
     returns=Combined,
     max_tokens=320,

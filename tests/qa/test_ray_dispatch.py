@@ -6,13 +6,19 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import ray
 
+from pipelines.ask_benchmark import open_room
+from pipelines.plan_player import PlanIndex, PlanPlayer
+from sproutrag.qa.answer import answer_question
 from sproutrag.qa.budget import Limits
-from sproutrag.qa.ray_dispatch import Recipe, answer_on_ray
+from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.ray_dispatch import answer_on_ray, crew_of
 from sproutrag.qa.trace import outline, total_usage
 from tests.qa.oracle import OURS, WIDE, Gold, play, problems, read_documents, read_gold
 from tests.qa.ray_room import OpenRoom
@@ -20,6 +26,7 @@ from tests.qa.scripted import WordIndex
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data" / "fanoutqa_synth"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,22 +53,38 @@ def golds() -> dict[str, Gold]:
     return {gold.id: gold for gold in read_gold(OURS)}
 
 
-@pytest.mark.parametrize("id", ["plan-1", "plan-4", "plan-8"])
-def test_ray_and_asyncio_grow_the_same_tree(id: str, tmp_path: Path) -> None:
-    gold = golds()[id]
-    log = tmp_path / "calls"
-    root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log)), limits=WIDE))
-    inline, _ = asyncio.run(play(gold, WordIndex(read_documents(OURS))))
-    assert problems(gold, root) == []
-    assert outline(root) == outline(inline)
-    assert total_usage(root).calls == len(log.read_text().splitlines())
+def on_ray(gold: Gold, room: OpenRoom, limits: Limits = WIDE) -> QuestionNode:
+    with crew_of(room, size=2) as crew:
+        return asyncio.run(answer_on_ray(gold.question, crew, limits=limits))
+
+
+@pytest.mark.parametrize("folder", [OURS, SHARED], ids=["own plans", "186 plans"])
+def test_ray_and_asyncio_grow_the_same_trees(folder: Path) -> None:
+    if not folder.exists():
+        pytest.skip(f"{folder} does not lie beside this checkout")
+    player, index = PlanPlayer(str(folder)), PlanIndex(str(folder))
+    questions = [tree["question"] for tree in player.trees]
+
+    async def compare() -> None:
+        slots = asyncio.Semaphore(8)
+
+        async def one(question: str) -> None:
+            async with slots:
+                root = await answer_on_ray(question, crew, limits=WIDE)
+            named = {"dispatcher": Dispatcher(player), "retriever": index, "sources": index}
+            assert outline(root) == outline(await answer_question(question, **named, limits=WIDE))
+
+        await asyncio.gather(*map(one, questions))
+
+    with crew_of(partial(open_room, str(folder)), size=2) as crew:
+        asyncio.run(compare())
 
 
 def test_lost_worker_is_replaced_without_asking_or_billing_twice(tmp_path: Path) -> None:
     gold = golds()["plan-4"]
     log = tmp_path / "calls"
     phrase = "<question>\nGiven Lena Brandt: "  # deep inside one vertical child
-    root = asyncio.run(answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, phrase)), limits=WIDE))
+    root = on_ray(gold, OpenRoom(gold, log, phrase))
     assert log.with_suffix(".died").exists()
     assert problems(gold, root) == []
     inline, _ = asyncio.run(play(gold, WordIndex(read_documents(OURS))))
@@ -74,8 +97,7 @@ def test_cancelled_question_stops_its_tasks_within_two_seconds(tmp_path: Path) -
     log = tmp_path / "calls"
 
     async def cancel_halfway() -> float:
-        asking = answer_on_ray(gold.question, Recipe(OpenRoom(gold, log, delay_s=0.3)), limits=WIDE)
-        task = asyncio.create_task(asking)
+        task = asyncio.create_task(answer_on_ray(gold.question, crew, limits=WIDE))
         while not log.exists() or len(log.read_text().splitlines()) < 8:
             await asyncio.sleep(0.05)
         began = time.monotonic()
@@ -84,19 +106,18 @@ def test_cancelled_question_stops_its_tasks_within_two_seconds(tmp_path: Path) -
             await task
         return time.monotonic() - began
 
-    assert asyncio.run(cancel_halfway()) < 2
-    time.sleep(2)
-    calls = log.read_text()
-    time.sleep(1)
-    assert log.read_text() == calls, "calls go on after the question was cancelled"
+    with crew_of(OpenRoom(gold, log, delay_s=0.3), size=2) as crew:
+        assert asyncio.run(cancel_halfway()) < 2
+        time.sleep(2)
+        calls = log.read_text()
+        time.sleep(1)
+        assert log.read_text() == calls, "calls go on after the question was cancelled"
 
 
 def test_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
     gold = golds()["plan-4"]
     log = tmp_path / "calls"
-    root = asyncio.run(
-        answer_on_ray(gold.question, Recipe(OpenRoom(gold, log)), limits=Limits(max_calls=9, patience=1e6))
-    )
+    root = on_ray(gold, OpenRoom(gold, log), Limits(max_calls=9, patience=1e6))
     assert root.partial
     assert len(log.read_text().splitlines()) <= 9
     assert any("budget: 9 calls" in (n.failure or "") + str(n.notes) for n in root.walk())
