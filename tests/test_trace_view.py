@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sproutrag.qa.answer import answer_question
 from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.prompts import ANSWER, PLAN
 from sproutrag.qa.trace import outcome, read_trace, write_trace
 from sproutrag.trace_view import draw_trace, page_data, walk, write_trace_page
 from tests.qa.scripted import (
@@ -75,7 +76,7 @@ def test_terminal_shows_every_question_with_its_strategy_answer_or_failure_and_c
     assert "→ Ada Reed" in text and "✗ answer: answer: " in text
     assert re.search(r"2 calls · \d+ tokens · \d+\.\d s · wave 0", text)
     assert f"[1] mill [0:{len(TEXTS['mill'])}]" in text and TEXTS["mill"] in text
-    assert "snapshot 7" in text and "answer@1" in text and "plan@1" in text
+    assert "snapshot 7" in text and ANSWER.label in text and PLAN.label in text
 
 
 def test_what_steers_a_terminal_does_not_reach_it() -> None:

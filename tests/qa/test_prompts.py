@@ -33,7 +33,7 @@ def test_examples_in_a_prompt_are_replies_that_it_would_accept(prompt: Prompt[An
     for example in objects_in(prompt.system):
         value, how = read_reply(json.dumps(example), prompt.returns)
         assert how == "json" and json.loads(json.dumps(asdict(value))) == example
-    expected = {"contextualize": 1, "plan": 3, "answer": 1}
+    expected = {"contextualize": 1, "plan": 3, "answer": 1, "answer_alone": 1}
     assert len(list(objects_in(prompt.system))) == expected.get(prompt.name, 0)
 
 
