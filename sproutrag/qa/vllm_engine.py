@@ -120,6 +120,7 @@ class VLLMEngine:
     def close(self) -> None:
         """End the engine and its processes."""
         self.engine.shutdown()
+        del self.engine  # else it is shut down again while the interpreter goes, with a traceback
         if self.guard:
             self.guard.kill()
             self.guard.wait()
