@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.evaluate_answers import main as compare_answers
+from pipelines.evaluate_answers import SEED, compare_answers
+from pipelines.evaluate_answers import as_table as answers_table
 from pipelines.index import main as index_corpus
 from sproutrag.baselines import CONTROLS, FlatLeaves, System, search_system
 from sproutrag.calibration import calibrate
@@ -28,7 +29,6 @@ from sproutrag.retriever import TreeRetriever
 from sproutrag.scoring import write_weights
 
 OURS = "tree (hybrid)"
-SEED = 20
 
 
 class UnknownSystem(Exception):
@@ -39,15 +39,19 @@ class UnknownSystem(Exception):
 
 def main(options: EvaluateOptions) -> list[dict[str, Any]]:
     if options.methods:
-        return compare_answers(options)
+        rows = compare_answers(options)
+        return kept(options.out, "answers", rows, answers_table(rows))
     encoder = SentenceEncoder.from_pretrained(find_encoder(options.encoder))
     columns = [evaluate(Path(folder), encoder, options) for folder in options.data]
-    out = Path(options.out)
-    (out / "retrieval.json").write_text(json.dumps(columns, indent=2), encoding="utf-8")
-    table = as_table(columns)
-    (out / "retrieval.md").write_text(table, encoding="utf-8")
+    return kept(options.out, "retrieval", columns, as_table(columns))
+
+
+def kept(out: str, name: str, rows: list[dict[str, Any]], table: str) -> list[dict[str, Any]]:
+    """`rows`, also as JSON and as a table in `out`."""
+    Path(out, f"{name}.json").write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    Path(out, f"{name}.md").write_text(table, encoding="utf-8")
     print(table, file=sys.stderr)
-    return columns
+    return rows
 
 
 def evaluate(folder: Path, encoder: SentenceEncoder, options: EvaluateOptions) -> dict[str, Any]:

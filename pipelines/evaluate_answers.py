@@ -1,15 +1,16 @@
 """`sproutrag evaluate --methods`: answers of several methods over the same questions, against gold answers.
 
 The answers are those of `sproutrag answer`, a file for each data set and method, so a run that was stopped
-goes on. A row of the table is a method on a data set; figures are means over questions.
+goes on (another --out asks anew, after a prompt changed for example). A row of the table is a method on a
+data set; figures are means over questions.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -18,52 +19,39 @@ from pipelines.answer_file import Answer, read_answers
 from pipelines.index import main as index_corpus
 from sproutrag.datasets import Query, all_queries, corpus_of
 from sproutrag.metrics import paired_difference, token_f1
-from sproutrag.options import AnswerOptions, EvaluateOptions, IndexOptions
+from sproutrag.options import AnswerOptions, EvaluateOptions, IndexOptions, MethodName
+from sproutrag.qa.models import default_llm
 
 SEED = 20
 COLUMNS = (
-    "data",
-    "method",
-    "questions",
-    "f1",
-    "answered",
-    "cited",
-    "citation_precision",
-    "calls",
-    "tokens",
-    "seconds",
-)
+    "data", "method", "questions", "f1", "answered", "cited", "citation_precision",
+    "calls", "tokens", "seconds",
+)  # fmt: skip
 
 
-def main(options: EvaluateOptions) -> list[dict[str, Any]]:
-    rows = [row for folder in options.data for row in compare(Path(folder), options)]
-    out = Path(options.out)
-    (out / "answers.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    table = as_table(rows)
-    (out / "answers.md").write_text(table, encoding="utf-8")
-    print(table, file=sys.stderr)
-    return rows
+def compare_answers(options: EvaluateOptions) -> list[dict[str, Any]]:
+    folders = [Path(folder) for folder in options.data]
+    queries = [drawn(list(all_queries(folder)), options.queries) for folder in folders]
+    corpora = [corpus_of(folder) for folder in folders]  # what is not there is said before anything is asked
+    sets = zip(folders, corpora, queries, strict=True)
+    return [row for folder, corpus, asked in sets for row in compare(folder.name, corpus, asked, options)]
 
 
-def compare(folder: Path, options: EvaluateOptions) -> list[dict[str, Any]]:
+def compare(
+    name: str, corpus: str, queries: Sequence[Query], options: EvaluateOptions
+) -> list[dict[str, Any]]:
     """The rows of one data set; the difference of F1 to the first method with its 95 % interval."""
-    place = Path(options.out) / folder.name
-    db = str(place / "index")
-    index_corpus(IndexOptions(sources=(corpus_of(folder),), db=db, encoder=options.encoder))
-    queries = drawn(list(all_queries(folder)), options.queries)
-    asked = place / "questions.jsonl"
-    lines = (json.dumps({"query_id": q.id, "question": q.text}, ensure_ascii=False) for q in queries)
-    asked.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    db = str(Path(options.out, name, "index"))
+    index_corpus(IndexOptions(sources=(corpus,), db=db, encoder=options.encoder))
     rows: list[dict[str, Any]] = []
-    first: np.ndarray | None = None
+    f1: list[np.ndarray] = []
     for method in options.methods:
-        answers = answered(method, str(asked), db, place, options)
-        f1 = np.array([token_f1(given(answers.get(q.id)), q.answers) for q in queries])
-        row = {"data": folder.name, "method": method} | measured(queries, answers, f1)
-        if first is not None:
-            difference = paired_difference(f1, first, rng=np.random.default_rng(SEED))
+        answers = answered(method, queries, db, options)
+        f1.append(np.array([token_f1(given(answers.get(q.id)), q.answers) for q in queries]))
+        row = {"data": name, "method": method} | measured(queries, answers, f1[-1])
+        if rows:
+            difference = paired_difference(f1[-1], f1[0], rng=np.random.default_rng(SEED))
             row[f"f1_less_{options.methods[0]}"] = asdict(difference)
-        first = f1 if first is None else first
         rows.append(row)
     return rows
 
@@ -74,17 +62,23 @@ def drawn(queries: Sequence[Query], limit: int) -> list[Query]:
 
 
 def answered(
-    method: str, questions: str, db: str, place: Path, options: EvaluateOptions
+    method: MethodName, queries: Sequence[Query], db: str, options: EvaluateOptions
 ) -> Mapping[str, Answer]:
-    out = str(place / f"{method}.jsonl")
+    """By query id. Answers of another model or with another k lie in another folder and are never reused."""
+    settings = f"{options.llm or default_llm()} k={options.k} queries={options.queries}"
+    place = Path(db).with_name(quote(settings, safe=" =#"))
+    place.mkdir(parents=True, exist_ok=True)
+    asked, out = place / "questions.jsonl", str(place / f"{method}.jsonl")
+    lines = (json.dumps({"query_id": q.id, "question": q.text}, ensure_ascii=False) for q in queries)
+    asked.write_text("\n".join(lines) + "\n", encoding="utf-8")
     answer_questions(
         AnswerOptions(
-            questions=questions,
+            questions=str(asked),
             out=out,
             traces=str(place / f"{method}-traces"),
             db=db,
             llm=options.llm,
-            method=method,  # type: ignore[arg-type]  # checked against SYSTEMS where it is looked up
+            method=method,
             k=options.k,
             in_flight=options.in_flight,
         )

@@ -101,6 +101,11 @@ class SearchOptions:
     """Print a JSON list of {doc_id, title, node, leaves, spans, text, score}."""
 
 
+MethodName = Literal[
+    "apt-rag", "llm-only", "naive-rag", "fixed-plan", "width-2", "width-6", "no-lateral", "no-batching"
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReasoningOptions:
     """How a question is answered, and what it may cost."""
@@ -110,9 +115,7 @@ class ReasoningOptions:
     llm: str | None = None
     """Name of an LLM (`sproutrag models list`), a model directory, or the URL of an OpenAI-compatible server
     (http://host:8000/v1); without it, the default of this machine."""
-    method: Literal[
-        "apt-rag", "llm-only", "naive-rag", "fixed-plan", "width-2", "width-6", "no-lateral", "no-batching"
-    ] = "apt-rag"
+    method: MethodName = "apt-rag"
     """apt-rag, or a baseline to compare it with."""
     k: Annotated[int, arg(aliases=["-k"])] = 20
     """Leaves retrieved for each question that is looked up."""
@@ -318,12 +321,12 @@ class EvaluateOptions:
     """Only so many queries of each data set, drawn with a fixed seed; 0: all."""
     systems: tuple[str, ...] = ()
     """Only these rows, for example "tree (hybrid)" "flat dense leaves"; without it, all and the controls."""
-    methods: tuple[str, ...] = ()
+    methods: tuple[MethodName, ...] = ()
     """Answer the queries by these methods of `sproutrag answer` and compare the answers, not retrieval: F1,
     citations, calls, tokens, seconds."""
     llm: str | None = None
     """For --methods: name, directory or URL of an LLM, as for `sproutrag answer`."""
-    k: Annotated[int, arg(aliases=["-k"])] = 20
+    k: Annotated[int, arg(aliases=["-k"])] = ReasoningOptions.k
     """For --methods: leaves retrieved for each question that is looked up."""
     in_flight: int = 4
     """For --methods: questions at once."""

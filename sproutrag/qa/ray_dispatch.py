@@ -177,14 +177,15 @@ async def answer_on_ray(
 ) -> QuestionNode:
     """`answer_question` with Ray tasks. Cancelling the caller stops all of them."""
     limits, key = limits or Limits(), uuid.uuid4().hex
-    await crew.books.open.remote(key, limits)
     question = question.strip()
-    task = crew.carrier(key).resolve.remote(question, key, limits, method or Method())
     try:
-        return await task
-    except asyncio.CancelledError:
-        ray.cancel(task, recursive=True)
-        raise
+        await crew.books.open.remote(key, limits)
+        task = crew.carrier(key).resolve.remote(question, key, limits, method or Method())
+        try:
+            return await task
+        except asyncio.CancelledError:
+            ray.cancel(task, recursive=True)
+            raise
     except RayError as error:
         root = QuestionNode("0", planned=escape(question), question=question, partial=True)
         root.fail(told(error))

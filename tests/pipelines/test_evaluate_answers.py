@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 
 from pipelines.evaluate_answers import as_table, measured
+from sproutrag.cli import WRONG_USAGE, run
 from sproutrag.datasets import Evidence, Query
 
 QUERIES = [Query("1", "?", (Evidence("d", 5, 9),), ("x",)), Query("2", "?", (), ()), Query("3", "?", ())]
@@ -23,3 +25,18 @@ def test_citation_counts_only_over_gold_evidence_and_a_lost_question_is_not_paid
 def test_table_says_where_there_was_nothing_to_count() -> None:
     row = measured(QUERIES, {}, np.zeros(3)) | {"data": "own", "method": "llm-only"}
     assert as_table([row]).splitlines()[-1] == "| own | llm-only | 3 | 0.0 | 0 | – | – | 0.0 | 0.0 | 0.0 |"
+
+
+def test_method_that_does_not_exist_is_wrong_usage_before_anything_is_indexed(tmp_path, capsys) -> None:
+    words = ["evaluate", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--methods", "apt-rug"]
+    with pytest.raises(SystemExit) as ended:
+        run(words)
+    assert ended.value.code == WRONG_USAGE
+    assert "apt-rag" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_folder_without_questions_is_named_before_anything_is_indexed(tmp_path, capsys) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"doc_id": "a", "text": "One."}\n')
+    words = ["evaluate", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--methods", "naive-rag"]
+    assert run(words) == WRONG_USAGE
+    assert f"{tmp_path} has no queries.jsonl" in capsys.readouterr().err and not (tmp_path / "out").exists()
