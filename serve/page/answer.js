@@ -46,7 +46,7 @@ const place = (told, number) => {
 
 /** Pointing lights the sentence, and so does the keyboard; a click also moves there. */
 function lights(control, told, number) {
-  const show = extra => { markCited(number); openDocument({ ...place(told, number), from: control, ...extra }); };
+  const show = extra => { openDocument({ ...place(told, number), from: control, ...extra }); markCited(number); };
   control.addEventListener("pointerenter", event => { if (event.pointerType === "mouse") show(); });
   control.addEventListener("focus", () => { if (control.matches(":focus-visible") && !document.body.dataset.returning) show(); });
   control.addEventListener("click", () => show({ move: true }));

@@ -2,7 +2,7 @@
 import { addDelta, clearAnswer, noteTitles, writeAnswer, writeResults } from "./answer.js";
 import { askForKey, listenToFiles, listenToHistory, listenToKey, listenToTheme, readTrace, remember, saveTrace } from "./keeping.js";
 import { $, button, counted, element, listed } from "./paper.js";
-import { clearQuestions, listenToQuestions, putEvidence, putQuestion, questionsOf } from "./questions.js";
+import { clearQuestions, haltQuestions, listenToQuestions, putEvidence, putQuestion, questionsOf } from "./questions.js";
 import { closePanel, forgetDocuments, listenToReader, showQuestion } from "./reader.js";
 import { Problem, ask, readiness, search, snapshots } from "./wire.js";
 
@@ -20,6 +20,9 @@ function enter(state) {
   document.body.dataset.state = state;
   $("cancel").hidden = state !== "running";
   $("send").hidden = state === "running";
+  if (state === "running" || state === "done") return;
+  haltQuestions();
+  if (!$("answer").textContent) $("answer-box").hidden = true;
 }
 
 function notice({ title, detail = "", next = "", id = "", kind = "bad" }, acts = []) {
@@ -66,6 +69,7 @@ async function submit() {
   const question = $("question").value.trim();
   if (!question) { $("question").focus(); return; }
   const mine = begin(question);
+  if (!matchMedia("(hover: hover)").matches) $("question").blur(); // a phone's keyboard would cover the answer
   try {
     const end = mode() === "ask" ? await askOut(question, mine.signal) : await searchOut(question, mine.signal);
     if (running === mine) enter(end);

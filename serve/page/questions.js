@@ -1,8 +1,8 @@
 /* The tree of questions: a row each, edges and the lanes of answers made together as one drawing beside them. */
 import { $, counted, drawing, element, listed } from "./paper.js";
 
-const INDENT = 18, DEEPEST = 9, LANE = 7, DOT = { x: 9, y: 17 };
-const DOING = { waiting: "waiting", planning: "planning …", retrieving: "looking for evidence …", answering: "answering …" };
+const INDENT = 18, DEEPEST = 9, LANE = 7, LANES = 4, DOT = { x: 9, y: 17 };
+const DOING = { waiting: "waiting", planning: "planning …", retrieving: "looking for evidence …", answering: "answering …", stopped: "stopped before it was answered" };
 const order = new Intl.Collator("en", { numeric: true });
 const rows = $("rows"), edges = $("edges");
 let nodes = new Map(), inOrder = [], queued = false, chosen = null, onChoose = () => {};
@@ -38,6 +38,16 @@ export function putEvidence(id, passages) {
   node.evidence = passages;
   write(node);
   if (chosen === id) onChoose(node);
+}
+
+/** The stream ended early: nobody works on what is open any more. */
+export function haltQuestions() {
+  for (const node of nodes.values()) {
+    if (node.state === "done" || node.state === "failed") continue;
+    node.state = "stopped";
+    write(node);
+  }
+  redraw();
 }
 
 function place(node) {
@@ -101,8 +111,7 @@ function draw() {
   for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) edges.setAttribute(name, value);
   edges.replaceChildren();
   drawing("path", { d: branches(at), class: "edge" }, edges);
-  drawing("path", { d: reuses(at), class: "reuse" }, edges);
-  lanes(at).forEach(lane => drawing("path", { d: lane.d, class: "lane" }, edges).style.setProperty("stroke", lane.ink));
+  for (const { d, className, ink } of lanes(at)) drawing("path", { d, class: className }, edges).style.setProperty("stroke", ink);
   count();
 }
 
@@ -119,29 +128,21 @@ function branches(at) {
   return steps.join("");
 }
 
-function reuses(at) {
-  const steps = [];
-  for (const id of inOrder) {
-    const from = at.get(nodes.get(id).reuses), to = at.get(id);
-    if (from) steps.push(`M${from.x + 6} ${from.y + 3}C${from.x + 22} ${from.y + 16} ${to.x + 22} ${to.y - 16} ${to.x + 6} ${to.y - 3}`);
-  }
-  return steps.join("");
-}
-
-/** One line at the right edge for each set of questions that one call answered. */
+/** Lines at the right edge: one for each set of questions that one call answered, a dashed one from an answer to who reuses it. */
 function lanes(at) {
-  const seen = new Map(), taken = [];
+  const ties = new Map(), taken = [];
   for (const id of inOrder) {
     const node = nodes.get(id);
-    if (node.cluster.length > 1) seen.set([...node.cluster].sort().join(" "), node);
+    if (node.cluster.length > 1) ties.set([...node.cluster].sort().join(" "), { ids: node.cluster, className: "lane", ink: ink(node) });
+    if (nodes.has(node.reuses)) ties.set(`reuse ${id}`, { ids: [node.reuses, id], className: "reuse", ink: "var(--quiet)" });
   }
-  return [...seen.values()].map(node => {
-    const heights = node.cluster.map(id => at.get(id)?.y).filter(y => y !== undefined).sort((a, b) => a - b);
+  return [...ties.values()].map(({ ids, className, ink }) => {
+    const heights = ids.map(id => at.get(id)?.y).filter(y => y !== undefined).sort((a, b) => a - b);
     let lane = taken.findIndex(end => end < heights[0]);
     if (lane < 0) lane = taken.length;
     taken[lane] = heights.at(-1);
-    const x = rows.clientWidth - 4 - lane * LANE;
-    return { ink: ink(node), d: `M${x} ${heights[0]}V${heights.at(-1)}` + heights.map(y => `M${x - 5} ${y}H${x}`).join("") };
+    const x = rows.clientWidth - 4 - (lane % LANES) * LANE;
+    return { className, ink, d: `M${x} ${heights[0]}V${heights.at(-1)}` + heights.map(y => `M${x - 5} ${y}H${x}`).join("") };
   });
 }
 

@@ -40,11 +40,14 @@ export function closePanel() {
   delete document.body.dataset.reading;
   $("panel-head").hidden = true;
   shown = null;
+  unmark();
   body.replaceChildren();
-  element("p", "Point at a citation to read its sentence where it stands.", body, "quiet empty");
+  element("p", "Point at a citation or a passage to read it where it stands.", body, "quiet empty");
   if (wasOpen) comeBack();
   return wasOpen;
 }
+
+const unmark = () => document.querySelectorAll("[data-cites].on").forEach(each => each.classList.remove("on"));
 
 /** The keyboard goes back to where the panel was opened from, without opening it again. */
 function comeBack() {
@@ -161,6 +164,7 @@ async function showTree() {
 export function showQuestion(node, { query = "", from = null } = {}) {
   turn++;
   shown = null;
+  unmark();
   if (from) leftFrom = from;
   openPanel(node.question, listed([node.id, node.strategy, `wave ${node.wave ?? 0}`, node.state]), false);
   body.replaceChildren();
@@ -171,7 +175,8 @@ export function showQuestion(node, { query = "", from = null } = {}) {
   writeList("Notes", node.notes, box);
   writeList("Not explored", node.unexplored ?? [], box);
   if (node.citations.length) element("h3", "Cited", box);
-  for (const cited of node.citations) writePassage({ ...cited, text: cited.quote }, query, box);
+  const titleOf = id => node.evidence.find(passage => passage.doc_id === id)?.title;
+  for (const cited of node.citations) writePassage({ ...cited, text: cited.quote, title: titleOf(cited.doc_id) }, query, box);
   if (node.evidence.length) element("h3", `Evidence, ${counted(node.evidence.length, "passage")}`, box);
   for (const passage of node.evidence) writePassage(passage, query, box);
   if (!box.childElementCount) element("p", "Nothing is known of it yet.", box, "quiet");

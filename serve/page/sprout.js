@@ -9,7 +9,7 @@ export function drawSprout(box, { tree, query, textOf, read }) {
   const told = element("div", "", box, "told-strip"), canvas = element("div", "", box, "canvas");
   const width = Math.round(Math.min(Math.max(box.clientWidth * .45, 110), 300));
   const shape = shapeOf(tree, width);
-  const view = { box, canvas, told, tree, query, textOf, read, shape, width, at: tree.root, scores: new Map((tree.path ?? []).map(step => [step.node, step])) };
+  const view = { box, canvas, told, tree, query, textOf, read, shape, width, at: tree.evidence?.[0] ?? tree.root, scores: new Map((tree.path ?? []).map(step => [step.node, step])) };
   canvas.style.height = `${shape.leaves.length * ROW}px`;
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
@@ -65,9 +65,9 @@ function drawEdges(view) {
   const { tree, shape, canvas, width } = view, height = shape.leaves.length * ROW, path = tree.path ?? [];
   const svg = drawing("svg", { width: width + 6, height, viewBox: `0 0 ${width + 6} ${height}`, "aria-hidden": "true" }, canvas);
   drawing("path", { d: edgesOf(shape, [...shape.nodes.keys()]), class: "edge" }, svg);
+  view.below = drawing("path", { class: "below" }, svg);
   drawing("path", { d: edgesOf(shape, path.filter(step => !step.kept).map(step => step.node)), class: "visited" }, svg);
   drawing("path", { d: edgesOf(shape, path.filter(step => step.kept).map(step => step.node)), class: "kept" }, svg);
-  view.below = drawing("path", { class: "below" }, svg);
   for (const step of path) dotAt(shape.nodes.get(step.node), step.kept ? "dot-kept" : "dot-visited", 2.5, svg);
   for (const id of tree.evidence ?? []) dotAt(shape.nodes.get(id), "dot-evidence", 4.5, svg);
   view.here = drawing("circle", { r: 5, class: "here" }, svg);
@@ -95,7 +95,7 @@ function writeLeaves(view) {
 }
 
 function markLeaves(view) {
-  const below = new Set(view.shape.nodes.get(view.at).leaves);
+  const below = new Set(view.at === view.tree.root ? [] : view.shape.nodes.get(view.at).leaves);
   for (const row of view.canvas.querySelectorAll(".leaf")) row.classList.toggle("on", below.has(Number(row.firstChild.textContent)));
 }
 
@@ -103,7 +103,7 @@ function markLeaves(view) {
 function pick(view, id) {
   const { shape, tree } = view, node = shape.nodes.get(id);
   view.at = id;
-  view.below.setAttribute("d", edgesOf(shape, idsBelow(shape, node)));
+  view.below.setAttribute("d", id === tree.root ? "" : edgesOf(shape, idsBelow(shape, node)));
   view.here.setAttribute("cx", node.x);
   view.here.setAttribute("cy", node.y);
   markLeaves(view);
@@ -113,7 +113,7 @@ function pick(view, id) {
   element("span", listed([
     node.children.length ? `leaves ${ranges(node.leaves)} of ${total}` : "",
     Number.isFinite(node.height) && node.children.length ? `height ${node.height.toPrecision(3)}` : "",
-    step ? `score ${step.score.toFixed(3)}` : "", step ? (step.kept ? "kept by the beam" : "visited, not kept") : view.query ? "not visited" : "",
+    step ? `score ${step.score.toFixed(3)}` : "", beamTells(view, step),
     (tree.evidence ?? []).includes(id) ? "evidence" : "",
   ]), view.told).setAttribute("role", "status");
   const open = element("button", "Read it", view.told, "link");
@@ -121,6 +121,12 @@ function pick(view, id) {
   open.addEventListener("click", () => view.read(node.leaves));
   element("p", view.query ? `Bold: the beam's path for “${view.query}”; dotted: looked at; amber: evidence.`
     : `${counted(total, "leaf", "leaves")}; open the document from an answer to see the beam's path.`, view.told, "quiet").dir = "auto";
+}
+
+function beamTells({ at, tree, query }, step) {
+  if (step) return step.kept ? "kept by the beam" : "visited, not kept";
+  if (!query) return "";
+  return at === tree.root ? "where the beam begins" : "not visited";
 }
 
 function idsBelow({ nodes }, node) {
