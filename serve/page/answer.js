@@ -86,7 +86,7 @@ function writeOpen(open) {
   for (const { question, reason } of open) {
     const item = element("li", "", $("open"));
     element("span", question, item).dir = "auto";
-    element("span", ` ${reason}`, item, "quiet");
+    element("span", reason, item, "quiet");
   }
 }
 

@@ -43,7 +43,8 @@ export function listenToHistory(reopen) {
 /* theme */
 function setTheme(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
-  $("theme").textContent = `Theme: ${theme}`;
+  $("theme").textContent = theme[0].toUpperCase() + theme.slice(1);
+  $("theme").title = $("theme").ariaLabel = `Theme: ${theme}`;
 }
 
 export function listenToTheme() {

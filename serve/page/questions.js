@@ -1,7 +1,7 @@
 /* The tree of questions: a row each, edges and the lanes of answers made together as one drawing beside them. */
 import { $, counted, drawing, element, listed } from "./paper.js";
 
-const INDENT = 18, DEEPEST = 9, LANE = 7, LANES = 4, DOT = { x: 9, y: 17 };
+const INDENT = 18, DEEPEST = 9, LANE = 9, LANES = 4, DOT = { x: 9, y: 17 };
 const DOING = { waiting: "waiting", planning: "planning …", retrieving: "looking for evidence …", answering: "answering …", stopped: "stopped before it was answered" };
 const order = new Intl.Collator("en", { numeric: true });
 const rows = $("rows"), edges = $("edges");
@@ -142,7 +142,7 @@ function lanes(at) {
     if (lane < 0) lane = taken.length;
     taken[lane] = heights.at(-1);
     const x = rows.clientWidth - 4 - (lane % LANES) * LANE;
-    return { className, ink, d: `M${x} ${heights[0]}V${heights.at(-1)}` + heights.map(y => `M${x - 5} ${y}H${x}`).join("") };
+    return { className, ink, d: `M${x} ${heights[0]}V${heights.at(-1)}` + heights.map(y => `M${x - 4} ${y}H${x}`).join("") };
   });
 }
 

@@ -6,7 +6,7 @@ import { readDocument, readTree } from "./wire.js";
 const HELD = 24; // documents kept, and trees; the oldest goes first
 const BLOCK = 400; // UTF-16 units a block of text has at least
 const body = $("panel-body");
-let documents = new Map(), trees = new Map(), turn = 0, shown = null, leftFrom = null;
+let documents = new Map(), trees = new Map(), turn = 0, shown = null, wanted = "text", leftFrom = null;
 
 export function forgetDocuments() { documents = new Map(); trees = new Map(); }
 
@@ -68,7 +68,9 @@ function tell(problem, quote) {
 export async function openDocument({ id, title = "", spans = [], quote = "", query = "", tab = "text", move = false, from = null }) {
   const mine = ++turn;
   if (from) leftFrom = from;
+  wanted = tab;
   if (shown?.id !== id) {
+    shown = null;
     openPanel(title || id, "opening …", true);
     body.replaceChildren();
   }
@@ -77,7 +79,7 @@ export async function openDocument({ id, title = "", spans = [], quote = "", que
     if (mine !== turn) return;
     shown = { id, held, spans, query, quote };
     openPanel(held.title || id, listed([held.title ? id : "", counted(held.leaves.length, "leaf", "leaves"), `snapshot ${held.snapshot}`]), true);
-    await showTab(tab);
+    await showTab(wanted);
     if (move) $("panel-title").focus({ preventScroll: true });
   } catch (error) {
     if (mine === turn) tell(error, quote);
@@ -206,6 +208,9 @@ export function writePassage(passage, query, box) {
 export function listenToReader() {
   $("close").addEventListener("click", closePanel);
   for (const tab of ["text", "tree"])
-    $(`tab-${tab}`).addEventListener("click", () => { if (shown) showTab(tab).catch(error => tell(error, shown?.quote)); });
+    $(`tab-${tab}`).addEventListener("click", () => {
+      wanted = tab; // before the document has come, it opens as this
+      if (shown) showTab(tab).catch(error => tell(error, shown?.quote));
+    });
   closePanel();
 }

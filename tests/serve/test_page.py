@@ -1,80 +1,16 @@
-"""The page in real headless Chromium against a scripted server; each test is named after what a person would see."""
+"""The page in real headless Chromium; each test is named after what a person would see."""
 
-import json
-import os
-import shutil
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
+# ruff: noqa: F811 - pytest finds fixtures by name
+
 from typing import Any
 
 import pytest
 
-from tests.serve.page_server import CREW, DOCUMENTS, MOON, Scene, citations_of, serving
+from tests.serve.page_browser import QUESTION, address, ask, chromium, lit, page, scene  # noqa: F401
+from tests.serve.page_script import DOCUMENTS, citations_of
+from tests.serve.page_server import Scene, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-sync_api = pytest.importorskip("playwright.sync_api", reason="the page's tests drive Chromium with playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUESTION = "Who was the older of the two men who walked on the Moon with Apollo 11?"
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-PATIENCE = 15_000  # ms for one thing to appear
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if not CHROMIUM:
-        pytest.skip("the page's tests need chromium: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
-
-
-@pytest.fixture
-def address(scene: Scene) -> Iterator[str]:
-    with serving(scene) as address:
-        yield address
-
-
-@pytest.fixture
-def page(chromium: Any, address: str) -> Iterator[Any]:
-    yield from opened(chromium, address, viewport=WIDE)
-
-
-@pytest.fixture
-def phone(chromium: Any, address: str) -> Iterator[Any]:
-    yield from opened(chromium, address, viewport=PHONE, has_touch=True, is_mobile=True)
-
-
-def opened(chromium: Any, address: str, **context_options: Any) -> Iterator[Any]:
-    """A page whose every fault and foreign request fails the test."""
-    context = chromium.new_context(**context_options)
-    context.set_default_timeout(PATIENCE)
-    page, faults = context.new_page(), []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda said: faults.append(said.text) if said.type == "error" and "status of" not in said.text else None)
-    page.on("request", lambda asked: None if asked.url.startswith((address, "data:", "blob:")) else faults.append(asked.url))
-    page.goto(address)
-    page.wait_for_selector("#ready:not(:empty)")
-    yield page
-    context.close()
-    assert not faults, f"the console or the network of the page: {faults}"
-
-
-def ask(page: Any, question: str, end: str = "done") -> None:
-    page.fill("#question", question)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(f"body[data-state={end}]")
-
-
-def lit(page: Any) -> list[str]:
-    page.wait_for_selector("#panel mark")
-    return page.locator("#panel mark").all_inner_texts()
 
 
 # --- ask, stream, cite
@@ -147,7 +83,9 @@ def test_a_document_shows_its_sprout_tree_with_the_beams_path(page: Any) -> None
     page.locator(".cite").first.click()
     page.click("#tab-tree")
     page.wait_for_selector(".canvas .leaf.found")
-    assert page.locator(".canvas .dot-kept").count() == 3 and page.locator(".canvas .dot-visited").count() == 3
+    assert (
+        page.locator(".canvas .dot-kept").count() == 3 and page.locator(".canvas .dot-visited").count() == 3
+    )
     assert page.locator(".canvas path.kept").get_attribute("d")
     page.locator(".canvas .leaf").last.hover()
     assert page.inner_text(".told-strip b").startswith("Leaf")
@@ -158,12 +96,16 @@ def test_a_document_shows_its_sprout_tree_with_the_beams_path(page: Any) -> None
 
 
 def test_two_thousand_nodes_and_two_thousand_questions_stay_usable(page: Any) -> None:
-    page.evaluate("window.slowest = 0; new PerformanceObserver(all => all.getEntries().forEach(one => "
-                  "slowest = Math.max(slowest, one.duration))).observe({ type: 'longtask' })")  # fmt: skip
+    page.evaluate(
+        "window.slowest = 0; new PerformanceObserver(all => all.getEntries().forEach(one => "
+        "slowest = Math.max(slowest, one.duration))).observe({ type: 'longtask' })"
+    )
     ask(page, "crowd " + QUESTION)
     assert page.locator("#rows .row").count() == 2000
     page.locator(".row").nth(1).click()
-    page.evaluate("import('/page/reader.js').then(reader => reader.openDocument({ id: 'long.txt', query: 'many', tab: 'tree' }))")
+    page.evaluate(
+        "import('/page/reader.js').then(reader => reader.openDocument({ id: 'long.txt', query: 'many', tab: 'tree' }))"
+    )
     page.wait_for_selector(".canvas .leaf")
     assert page.locator(".canvas .leaf").count() < 120, "only the rows in view are written"
     page.evaluate("document.querySelector('#panel-body').scrollTop = 1e6")
@@ -188,13 +130,20 @@ def test_cancelling_stops_the_work_and_keeps_what_arrived(page: Any, scene: Scen
 def test_an_error_in_the_stream_says_what_and_what_next(page: Any) -> None:
     ask(page, "error " + QUESTION, end="failed")
     told = page.inner_text("#notice")
-    assert "The model went away" in told and "connection reset" in told and "Ask again; search still works." in told and "r-9" in told
+    assert (
+        "The model went away" in told
+        and "connection reset" in told
+        and "Ask again; search still works." in told
+        and "r-9" in told
+    )
     assert not page.is_visible("#answer-box")
 
 
 def test_a_refusal_shows_the_servers_words(page: Any) -> None:
     ask(page, "refuse", end="failed")
-    assert "Too many questions at once" in page.inner_text("#notice") and "Wait for one to end." in page.inner_text("#notice")
+    assert "Too many questions at once" in page.inner_text(
+        "#notice"
+    ) and "Wait for one to end." in page.inner_text("#notice")
 
 
 def test_a_stream_without_its_end_is_shown_as_cut(page: Any) -> None:
@@ -212,7 +161,9 @@ def test_a_server_that_is_gone_is_named(chromium: Any, scene: Scene) -> None:
         page.goto(address)
         page.wait_for_selector("#ready:not(:empty)")
     ask(page, QUESTION, end="failed")
-    assert "The server does not answer" in page.inner_text("#notice") and "sproutrag serve" in page.inner_text("#notice")
+    assert "The server does not answer" in page.inner_text(
+        "#notice"
+    ) and "sproutrag serve" in page.inner_text("#notice")
     context.close()
 
 
@@ -220,7 +171,10 @@ def test_a_partial_answer_names_what_stayed_open(page: Any) -> None:
     ask(page, "partial " + QUESTION)
     assert "Partial" in page.inner_text("#flags") and "the reply was not JSON" in page.inner_text("#flags")
     assert "the limit of 6 calls was reached" in page.inner_text("#open")
-    assert page.locator(".row[data-state=failed]").count() == 1 and page.locator(".row[data-state=open]").count() == 1
+    assert (
+        page.locator(".row[data-state=failed]").count() == 1
+        and page.locator(".row[data-state=open]").count() == 1
+    )
 
 
 def test_an_empty_index_says_how_to_fill_it(page: Any, scene: Scene) -> None:
@@ -253,120 +207,3 @@ def test_a_wrong_key_asks_for_one_and_the_right_one_opens(page: Any, scene: Scen
     ask(page, QUESTION)
     assert page.evaluate("sessionStorage.getItem('sproutrag.key')") == '"s3cret"'
     assert "s3cret" not in page.evaluate("JSON.stringify(localStorage)")
-
-
-# --- documents are text
-
-
-def test_markup_in_a_document_an_answer_or_a_title_stays_text(page: Any) -> None:
-    ask(page, "hostile " + QUESTION)
-    assert page.inner_text("#answer").startswith("<b>Buzz</b>")
-    page.locator(".cite").first.hover()
-    assert lit(page) == ["<script>document.title='owned'</script> too."]
-    assert "<img src=x onerror=" in page.inner_text("#panel .page") and page.inner_text("#panel-title") == "<b>Not bold</b>"
-    assert page.locator("#panel img, #panel script, #panel b").count() == 0
-    assert "owned" not in page.title()
-
-
-# --- what the browser keeps
-
-
-def test_history_brings_an_answer_back_without_asking_again(page: Any, scene: Scene) -> None:
-    ask(page, QUESTION)
-    page.reload()
-    page.click("#open-history")
-    page.locator("#past .entry").first.click()
-    page.wait_for_selector("body[data-state=done]")
-    assert page.locator(".cite").count() == 3 and len(scene.asked) == 1
-    page.click("#open-history")
-    page.click("#forget")
-    assert "Nothing asked yet" in page.inner_text("#past")
-
-
-def test_a_saved_trace_is_what_sproutrag_trace_reads_and_opens_again(page: Any, tmp_path: Path) -> None:
-    ask(page, QUESTION)
-    with page.expect_download() as download:
-        page.click("#save")
-    saved = tmp_path / download.value.suggested_filename
-    download.value.save_as(saved)
-    assert json.loads(saved.read_text())["trace"]["root"]["children"][0]["id"] == "0.1"
-    page.reload()
-    page.set_input_files("#file", saved)
-    page.wait_for_selector("body[data-state=done]")
-    assert page.locator("#rows .row").count() == 6
-    saved.write_text('{"question": "no trace"}')
-    page.set_input_files("#file", saved)
-    page.wait_for_selector("#notice:has-text('This file is no trace')")
-
-
-# --- hands and eyes
-
-
-def test_the_keyboard_alone_asks_reads_and_comes_back(page: Any) -> None:
-    page.locator("body").press("/")
-    page.keyboard.type(QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector("body[data-state=done]")
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.classList.contains('cite')"):
-            break
-    assert lit(page) == ["Neil Armstrong and Buzz Aldrin walked on the Moon"]
-    page.keyboard.press("Escape")
-    assert page.evaluate("document.activeElement.dataset.cites") == "1" and page.locator("#panel mark").count() == 0
-    page.locator(".row").first.focus()
-    for key in ("ArrowRight", "ArrowDown", "Enter"):
-        page.keyboard.press(key)
-    assert page.inner_text("#panel-title") == "When was Neil Armstrong born?"
-
-
-def test_nothing_runs_over_the_edge_of_a_phone(phone: Any) -> None:
-    def overflow() -> int:
-        return phone.evaluate("document.documentElement.scrollWidth - innerWidth")
-
-    assert overflow() <= 0
-    ask(phone, "partial " + QUESTION + " " + "w" * 300)
-    assert overflow() <= 0
-    phone.locator(".cite").first.tap()
-    assert lit(phone) == ["Neil Armstrong and Buzz Aldrin walked on the Moon"]
-    phone.locator("#tab-tree").tap()
-    phone.wait_for_selector(".canvas .leaf")
-    assert overflow() <= 0 and phone.evaluate("(b => b.scrollWidth - b.clientWidth)(document.querySelector('#panel-body'))") <= 0
-    phone.locator("#close").tap()
-    assert not phone.is_visible("#panel")
-
-
-def axe_source() -> str:
-    if os.environ.get("AXE_CORE"):
-        return Path(os.environ["AXE_CORE"]).read_text()
-    found = find_spec("axe_playwright_python")
-    if not found or not found.origin:
-        pytest.skip("no axe-core: pip install axe-playwright-python, or AXE_CORE=path of axe.min.js")
-    return (Path(found.origin).parent / "axe.min.js").read_text()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_fault(chromium: Any, address: str, scheme: str) -> None:
-    axe = axe_source()
-    for page in opened(chromium, address, viewport=WIDE, color_scheme=scheme):
-        assert not grave(page, axe), "the page before a question"
-        ask(page, "partial " + QUESTION)
-        page.locator(".cite").first.click()
-        lit(page)
-        assert not grave(page, axe), "an answer beside its document"
-        page.click("#tab-tree")
-        page.wait_for_selector(".canvas .leaf")
-        assert not grave(page, axe), "the sprout tree"
-        ask(page, "error", end="failed")
-        page.click("#open-history")
-        assert not grave(page, axe), "an error, under the history"
-
-
-def grave(page: Any, axe: str) -> list[str]:
-    page.evaluate(axe)
-    violations = page.evaluate("axe.run().then(found => found.violations)")
-    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in violations if one["impact"] in ("serious", "critical")]
-
-
-def test_the_scripted_documents_cut_where_the_tests_think() -> None:
-    assert "🌕" in MOON[: MOON.index("Neil")] and "🚀" in MOON and CREW.isascii()
