@@ -104,7 +104,8 @@ def test_two_thousand_nodes_and_two_thousand_questions_stay_usable(page: Any) ->
     assert page.locator("#rows .row").count() == 2000
     page.locator(".row").nth(1).click()
     page.evaluate(
-        "import('/page/reader.js').then(reader => reader.openDocument({ id: 'long.txt', query: 'many', tab: 'tree' }))"
+        "import('/page/reader.js').then(reader =>"
+        " reader.openDocument({ id: 'long.txt', query: 'many', tab: 'tree' }))"
     )
     page.wait_for_selector(".canvas .leaf")
     assert page.locator(".canvas .leaf").count() < 120, "only the rows in view are written"
