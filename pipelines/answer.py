@@ -26,12 +26,13 @@ from pipelines.answer_reports import (
     estimate,
 )
 from pipelines.answer_workers import QUESTION, AnswerQuestions
-from pipelines.cluster import Workers, configure_ray_data, ray_on_demand, share_out
+from pipelines.cluster import Workers, configure_ray_data, share_out
 from pipelines.questions import Question, SetAside, read_questions
 from sproutrag.ask import limits_of
 from sproutrag.index import TreeIndex
 from sproutrag.interruption import heed
 from sproutrag.options import AnswerOptions
+from sproutrag.private_ray import ray_on_demand
 from sproutrag.qa.models import default_llm, find_llm, is_url
 from sproutrag.qa.openai import connect
 from sproutrag.qa.trace import trace_name, write_trace

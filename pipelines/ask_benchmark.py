@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.benchmark import Figure
-from pipelines.cluster import ray_on_demand
 from pipelines.llm_simulator import simulator_process
 from pipelines.plan_player import PlanIndex, PlanPlayer
 from sproutrag.options import BenchOptions
+from sproutrag.private_ray import ray_on_demand
 from sproutrag.qa.answer import answer_question
 from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipelines import maintenance
 from pipelines.accounts import Account, account
 from pipelines.actors import Outcome
-from pipelines.cluster import ray_on_demand, share_out
+from pipelines.cluster import share_out
 from pipelines.costs import Estimate, estimate, measured
 from pipelines.encoding import encode, shown, useful_workers
 from pipelines.maintenance import Step
@@ -30,6 +30,7 @@ from sproutrag.ingest import Piece, survey
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import DEFAULT_ENCODER, find_encoder, fingerprint_of
 from sproutrag.options import ColumnOptions, IndexOptions
+from sproutrag.private_ray import ray_on_demand
 from sproutrag.records import Columns
 from sproutrag.snapshots import Snapshot, current_snapshot
 from sproutrag.storage import Written, commit, encoder_of, publish, require_fingerprint, stored_hashes

@@ -25,7 +25,7 @@ from pipelines.benchmark import (
     timed,
     write_jsonl,
 )
-from pipelines.cluster import Workers, ray_on_demand, share_out
+from pipelines.cluster import Workers, share_out
 from pipelines.encoding import encode, parcel_size
 from pipelines.plan import plan_run, scan
 from pipelines.progress import Progress
@@ -34,6 +34,7 @@ from sproutrag.encoder import SentenceEncoder
 from sproutrag.ingest import list_pieces
 from sproutrag.models import find_encoder
 from sproutrag.options import BenchOptions
+from sproutrag.private_ray import ray_on_demand
 from sproutrag.tree import build_tree, progressive_embeddings
 
 TYPICAL = 6_000  # characters of a document

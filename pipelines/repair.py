@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.actors import IndexDocuments, Outcome, read_parcels
-from pipelines.cluster import ray_on_demand, share_out
+from pipelines.cluster import share_out
 from pipelines.encoding import PARCEL_BYTES, encode, useful_workers
 from pipelines.plan import reading_list, size_of
 from pipelines.rebuild import find_stored
@@ -25,6 +25,7 @@ from sproutrag.ingest import Piece
 from sproutrag.lock import WriterLock, writer_lock
 from sproutrag.models import find_encoder, fingerprint_of
 from sproutrag.options import VerifyOptions
+from sproutrag.private_ray import ray_on_demand
 from sproutrag.quarantine import file_of
 from sproutrag.snapshots import NoIndex, Snapshot, current_snapshot, refuse_mixture
 from sproutrag.storage import commit, encoder_of, publish

@@ -13,7 +13,7 @@ PACKAGES = [name for name in ("sproutrag", "pipelines", "serve") if (ROOT / name
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-RAY_ROOMS = {"sproutrag/qa/ray_dispatch.py"}
+RAY_ROOMS = {"sproutrag/qa/ray_dispatch.py", "sproutrag/private_ray.py"}
 # Start jobs by name, each imported when its command runs.
 COMMAND_ROOMS = {"sproutrag/cli.py", "sproutrag/qa/commands.py"}
 NO_TORCH = (

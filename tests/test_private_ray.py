@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cluster
-from pipelines.cluster import OWNER, SCRATCH, remove_abandoned
+from sproutrag import private_ray
+from sproutrag.private_ray import OWNER, SCRATCH, remove_abandoned
 from sproutrag.leases import create_locked
 
 
@@ -33,10 +33,10 @@ def test_ray_that_is_slow_to_start_on_a_busy_machine_is_started_again(
             raise Exception("The current node timed out during startup. This could happen because ...")
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster, "start_private_ray", slow)
-    cluster.start_ray(str(tmp_path))
+    monkeypatch.setattr(private_ray, "start_private_ray", slow)
+    private_ray.start_ray(str(tmp_path))
     assert len(tries) == 3 and capsys.readouterr().err.count("trying again") == 2
     tries[:] = []
-    monkeypatch.setattr(cluster, "STARTS", 2)
+    monkeypatch.setattr(private_ray, "STARTS", 2)
     with pytest.raises(Exception, match="timed out"):
-        cluster.start_ray(str(tmp_path))
+        private_ray.start_ray(str(tmp_path))
