@@ -171,10 +171,8 @@ def told(error: ValidationError, config: str) -> str:
             lines.append(f"{name}: no such option")
         else:
             lines.append(f"{name}: {json.dumps(problem['input'], default=str)[:80]}: {problem['msg']}")
-    places = (
-        f"{config}, environment ({PREFIX}...) or command line" if config else f"{PREFIX}... or command line"
-    )
-    return f"settings ({places}): {'; '.join(lines)}. infra/sproutrag.yaml describes every option"
+    file = f"{config}, " if config else ""
+    return f"settings ({file}{PREFIX}... or command line): {'; '.join(lines)}. infra/sproutrag.yaml describes every option"
 
 
 def refuse_nonsense(settings: Settings) -> None:
@@ -186,8 +184,8 @@ def refuse_nonsense(settings: Settings) -> None:
             raise SettingsProblem(f"{kind}_min_replicas {least} exceeds {kind}_max_replicas {most}")
     if not settings.keys and not settings.allow_anonymous and not is_loopback(settings.host):
         raise SettingsProblem(
-            f"host {settings.host} can be reached from outside and there are no API keys: name a file of keys "
-            "(`keys`; `sproutrag serve --new-key NAME` makes one), or say allow_anonymous: true if everybody "
+            f"host {settings.host} can be reached from outside and there are no API keys: name a file of "
+            "keys (`keys`; `sproutrag serve --new-key NAME` makes one), or say allow_anonymous: true if everybody "
             "may read the index and use the LLM"
         )
 
