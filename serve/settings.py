@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     """Largest request body, in bytes."""
     body_timeout_s: float = Field(10.0, gt=0)
     """Seconds that a client may take to send a body."""
-    max_question_chars: int = Field(4000, gt=0)
+    max_question_chars: int = Field(4000, gt=0, le=10_000)
     """Longest question or query, in characters."""
     max_k: int = Field(100, gt=0)
     """Most leaves that a request may ask for."""
@@ -172,7 +172,8 @@ def told(error: ValidationError, config: str) -> str:
         else:
             lines.append(f"{name}: {json.dumps(problem['input'], default=str)[:80]}: {problem['msg']}")
     file = f"{config}, " if config else ""
-    return f"settings ({file}{PREFIX}... or command line): {'; '.join(lines)}. infra/sproutrag.yaml describes every option"
+    where = f"{file}{PREFIX}... or command line"
+    return f"settings ({where}): {'; '.join(lines)}. infra/sproutrag.yaml describes every option"
 
 
 def refuse_nonsense(settings: Settings) -> None:
@@ -185,8 +186,8 @@ def refuse_nonsense(settings: Settings) -> None:
     if not settings.keys and not settings.allow_anonymous and not is_loopback(settings.host):
         raise SettingsProblem(
             f"host {settings.host} can be reached from outside and there are no API keys: name a file of "
-            "keys (`keys`; `sproutrag serve --new-key NAME` makes one), or say allow_anonymous: true if everybody "
-            "may read the index and use the LLM"
+            "keys (`keys`; `sproutrag serve --new-key NAME` makes one), or say allow_anonymous: true if "
+            "everybody may read the index and use the LLM"
         )
 
 

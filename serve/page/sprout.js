@@ -25,15 +25,14 @@ export function drawSprout(box, { tree, query, textOf, read }) {
 
 /** Where each node stands: leaves one below the other as the tree has them, inner nodes by the rank of their height. */
 function shapeOf(tree, width) {
-  const nodes = new Map(tree.nodes.map(node => [node.node, { ...node, parent: null }]));
+  const nodes = new Map(tree.nodes.map(node => [node.node, nodeOf(tree, node)]));
   for (const node of nodes.values()) for (const child of node.children) nodes.get(child).parent = node.node;
   const leaves = [], stack = [tree.root], upwards = [];
   while (stack.length) {
     const node = nodes.get(stack.pop());
     upwards.push(node);
     if (!node.children.length) { node.x = width; node.y = leaves.length * ROW + ROW / 2; leaves.push(node); }
-    const first = id => nodes.get(id).leaves[0] ?? 0;
-    stack.push(...[...node.children].sort((a, b) => first(b) - first(a)));
+    stack.push(...node.children.toReversed()); // the earlier child first, as stored
   }
   upwards.reverse();
   for (const node of upwards) if (node.children.length) node.y = middle(node.children.map(id => nodes.get(id).y));
@@ -41,11 +40,17 @@ function shapeOf(tree, width) {
   return { nodes, leaves };
 }
 
+/** A node is a slice of the leaf order; its leaves are listed only when somebody asks. */
+function nodeOf(tree, node) {
+  const [start, stop] = node.slice, leaves = () => tree.order.slice(start, stop).sort((a, b) => a - b);
+  return Object.defineProperty({ ...node, parent: null, size: stop - start }, "leaves", { get: leaves });
+}
+
 const middle = heights => heights.reduce((sum, y) => sum + y, 0) / heights.length;
 
 function placeAcross(inner, root, width) {
   const sign = inner.length && inner.some(node => node.height > root.height) ? -1 : 1; // affinity falls, distance rises towards the root
-  const ranked = [...inner].sort((a, b) => sign * (a.height - b.height) || a.leaves.length - b.leaves.length);
+  const ranked = [...inner].sort((a, b) => sign * (a.height - b.height) || a.size - b.size);
   const step = (width - MARGIN) / Math.max(ranked.length, 1);
   ranked.forEach((node, rank) => { node.x = width - (rank + 1) * step; });
 }

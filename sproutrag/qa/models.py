@@ -9,13 +9,13 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from sproutrag.models import WANTED_FILES, ModelNotFound, ModelRow, cached_path, usable
+from sproutrag.qa.engine_settings import CPU_CONTEXT
 from sproutrag.qa.llm import LLM
 from sproutrag.qa.openai import OpenAILLM, connect
 from sproutrag.qa.weights import PACKAGED_LLMS, get_packaged, model_folder
 
 CPU_LLM = "qwen2.5-coder-0.5b"
 GPU_LLM = "Qwen/Qwen3-4B-Instruct-2507"
-CPU_CONTEXT = 8192  # tokens; a longer prompt takes a CPU minutes
 HUB_LLMS = {
     GPU_LLM: "default where there is a GPU",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "better answers, one 80 GB GPU",

@@ -18,16 +18,11 @@ from vllm.exceptions import VLLMClientError, VLLMError
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from sproutrag.qa.engine_settings import ENVIRONMENT, engine_arguments
 from sproutrag.qa.llm import Completion, LLMError, Message, Refused, Unreachable, Usage
 from sproutrag.qa.replies import runs_in_circles, without_thinking
 
 LOOK_EVERY = 32  # tokens between two looks for a loop
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: 43,000 tokens of the 0.5B model in float32
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # other processes have work to do on these cores too
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 class VLLMEngine:
@@ -36,24 +31,15 @@ class VLLMEngine:
     def __init__(
         self, path: str, *, name: str, context_tokens: int | None, thinking: bool | None = None
     ) -> None:
-        """Takes up to a minute. context_tokens: None takes the model's own limit.
-
-        float32 on a CPU: bfloat16 is ten times slower there (AVX2). Eager mode needs no compiler.
-        """
+        """Takes up to a minute. context_tokens: None takes the model's own limit."""
         for key, value in ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         on_gpu = torch.cuda.is_available()
-        outputs = {"backend": "xgrammar", "disable_any_whitespace": True}
         arguments = AsyncEngineArgs(
             model=path,
-            dtype="auto" if on_gpu else "float32",
-            max_model_len=context_tokens,
-            enforce_eager=not on_gpu,
-            enable_prefix_caching=True,
-            max_num_seqs=64 if on_gpu else 8,
-            structured_outputs_config=outputs,
             reasoning_parser="qwen3" if thinking else "",
             disable_log_stats=True,
+            **engine_arguments(on_gpu=on_gpu, context_tokens=context_tokens),
         )
         self.name, self.thinking = name, thinking
         self.engine = AsyncLLM.from_engine_args(arguments)

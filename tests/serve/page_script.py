@@ -43,18 +43,18 @@ def leaves_of(text: str) -> list[list[int]]:
 
 def tree_of(leaves: int) -> list[Json]:
     """Halves, and halves of halves; children before parents, the root last."""
-    nodes = [{"node": n, "children": [], "leaves": [n], "height": 0.0} for n in range(leaves)]
+    nodes = [{"node": n, "children": [], "slice": [n, n + 1], "height": 0.0} for n in range(leaves)]
     level = list(nodes)
     while len(level) > 1:
         above = []
         for left, right in zip(level[::2], level[1::2], strict=False):
-            both = left["leaves"] + right["leaves"]
+            both = [left["slice"][0], right["slice"][1]]
             nodes.append(
                 {
                     "node": len(nodes),
                     "children": [left["node"], right["node"]],
-                    "leaves": both,
-                    "height": 1 + max(left["height"], right["height"]) + len(both) / 10_000,
+                    "slice": both,
+                    "height": 1 + max(left["height"], right["height"]) + (both[1] - both[0]) / 10_000,
                 }
             )
             above.append(nodes[-1])
@@ -67,7 +67,7 @@ def path_to(nodes: list[Json], goal: int) -> list[Json]:
     path, node, depth = [], nodes[-1], 0
     while node["children"]:
         depth += 1
-        right = goal in nodes[node["children"][1]]["leaves"]
+        right = goal >= nodes[node["children"][1]]["slice"][0]
         for side, child in enumerate(node["children"]):
             kept = bool(side) == right
             path.append({"node": child, "depth": depth, "score": 0.4 + kept * 0.05 * depth, "kept": kept})

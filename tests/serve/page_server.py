@@ -175,6 +175,7 @@ def read_tree(doc_id: str, query: str = "") -> Json:
         "doc_id": doc_id,
         "snapshot": 7,
         "leaves": leaves,
+        "order": list(range(len(leaves))),
         "nodes": nodes,
         "root": nodes[-1]["node"],
         **beam,
