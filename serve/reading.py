@@ -20,6 +20,7 @@ from sproutrag.tree import Tree
 from sproutrag.where import both
 
 HELD = 3  # snapshots open at once: the newest, and older ones that were read last
+PROBE = "readiness"  # what a check of health looks for
 OLD_SHARE = 8  # part of the memory for documents that an older snapshot keeps
 
 
@@ -100,6 +101,12 @@ class Reading:
         index = self.at(None)
         vectors = index.encoder.encode_queries(list(map(asked, queries)))
         return [Encoded(index.snapshot.fingerprint, vector) for vector in vectors]
+
+    def probe(self) -> int:
+        """A search that goes all the way, past every memory of earlier ones; the snapshot searched."""
+        index = self.at(None)
+        index.search(PROBE, k=1, vector=index.encoder.encode_queries([PROBE])[0])
+        return index.snapshot.id
 
     # --- what is read
 
@@ -183,7 +190,8 @@ class Reading:
         ]
         return {"path": path, "evidence": evidence}
 
-    def snapshots(self) -> dict[str, Any]:
+    def snapshots(self, *, counted: bool) -> dict[str, Any]:
+        """Newest first. counted: false keeps how much there is from who may see a part of it only."""
         newest = self.at(None).snapshot.id
         records = [read_snapshot(self.db, number) for number in list_snapshots(self.db)]
         return {
@@ -192,8 +200,8 @@ class Reading:
                 {
                     "id": record.id,
                     "published": record.created_at,
-                    "documents": record.counts.get("documents", 0),
-                    "nodes": record.counts.get("nodes", 0),
+                    "documents": record.counts.get("documents", 0) if counted else None,
+                    "nodes": record.counts.get("nodes", 0) if counted else None,
                 }
                 for record in reversed(records)
             ],

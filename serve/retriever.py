@@ -6,14 +6,12 @@ from typing import Any
 
 from ray import serve
 
-from serve.logs import log, start_logging
+from serve.logs import REQUEST_ID, log, start_logging
 from serve.metrics import count, gauge, observe
 from serve.reading import Encoded, Reading
 from serve.settings import Settings
 from sproutrag.search import Passage
 from sproutrag.snapshots import IndexProblem
-
-PROBE = "readiness"  # what a readiness check looks for
 
 
 class Retriever:
@@ -66,15 +64,33 @@ class Retriever:
         return encoded
 
     async def search(
-        self, query: str, *, k: int, mode: str, doc: str | None, where: str | None, snapshot: int | None
+        self,
+        query: str,
+        *,
+        k: int,
+        mode: str,
+        doc: str | None,
+        where: str | None,
+        snapshot: int | None,
+        request_id: str,
     ) -> tuple[int, list[Passage]]:
+        REQUEST_ID.set(request_id)
         encoded = await self.encode(query) if any(map(str.isalnum, query)) else None
         began = time.perf_counter()
         found = await asyncio.to_thread(
             self.reading.search, query, encoded, k=k, mode=mode, doc=doc, where=where, snapshot=snapshot
         )
-        observe("sproutrag_stage_seconds", time.perf_counter() - began, stage="search")
+        seconds = time.perf_counter() - began
+        observe("sproutrag_stage_seconds", seconds, stage="search")
+        log("search", leaves=k, passages=len(found[1]), snapshot=found[0], seconds=round(seconds, 4))
         return found
+
+    async def snapshot_for(self, where: str | None) -> int:
+        """The newest snapshot; raises WhereError before any LLM is asked."""
+        index = await asyncio.to_thread(self.reading.at, None)
+        if where is not None:
+            await asyncio.to_thread(index.matching_documents, where)
+        return index.snapshot.id
 
     async def document(self, doc_id: str, *, where: str | None, snapshot: int | None) -> dict[str, Any]:
         return await asyncio.to_thread(self.reading.document, doc_id, where=where, snapshot=snapshot)
@@ -87,13 +103,13 @@ class Retriever:
     async def text(self, doc_id: str, *, where: str | None, snapshot: int | None) -> str | None:
         return await asyncio.to_thread(self.reading.text, doc_id, where=where, snapshot=snapshot)
 
-    async def snapshots(self) -> dict[str, Any]:
-        return await asyncio.to_thread(self.reading.snapshots)
+    async def snapshots(self, *, counted: bool) -> dict[str, Any]:
+        return await asyncio.to_thread(self.reading.snapshots, counted=counted)
 
     async def ready(self) -> dict[str, Any]:
         """A real search; what is not well is said, not raised."""
         try:
-            number, _ = await self.search(PROBE, k=1, mode="hybrid", doc=None, where=None, snapshot=None)
+            number = await asyncio.to_thread(self.reading.probe)
         except IndexProblem as error:
             return {"ready": False, "detail": str(error), "snapshot": None}
         return {"ready": True, "detail": f"snapshot {number}", "snapshot": number}

@@ -52,18 +52,13 @@ async def naive_rag(
     return root
 
 
-def variant(method: Method) -> System:
-    """`answer_question` with a part switched off."""
-    return partial(answer_question, method=method)
-
-
-SYSTEMS: dict[str, System] = {
-    "apt-rag": answer_question,
-    "llm-only": llm_only,
-    "naive-rag": naive_rag,
-    "fixed-plan": variant(Method(plan_children=False)),  # plan first, then execute
-    "width-2": variant(Method(width=2)),
-    "width-6": variant(Method(width=6)),
-    "no-lateral": variant(Method(lateral=False)),
-    "no-batching": variant(Method(batching=False)),
+METHODS = {
+    "apt-rag": Method(),
+    "fixed-plan": Method(plan_children=False),  # plan first, then execute
+    "width-2": Method(width=2),
+    "width-6": Method(width=6),
+    "no-lateral": Method(lateral=False),
+    "no-batching": Method(batching=False),
 }
+SYSTEMS: dict[str, System] = {"llm-only": llm_only, "naive-rag": naive_rag}
+SYSTEMS |= {name: partial(answer_question, method=method) for name, method in METHODS.items()}

@@ -1,0 +1,186 @@
+"""One question from request to outcome: who may ask, where its steps run, what is told on the way."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from serve.bodies import AskRequest
+from serve.corpora import ServedCorpus, retriever_handle
+from serve.engines import open_engine
+from serve.keys import Tenant
+from serve.logs import REQUEST_ID, log
+from serve.metrics import count, gauge
+from serve.problems import Problem, problem_of, told
+from serve.reading import narrowed
+from serve.settings import Settings
+from serve.traces import spans_of_question
+from sproutrag.documents import LONE_SURROGATE
+from sproutrag.qa.baselines import METHODS, SYSTEMS
+from sproutrag.qa.budget import Limits
+from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.llm import LLM
+from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.ray_dispatch import Crew, Room, answer_on_ray, close_crew, open_crew
+from sproutrag.qa.trace import outcome
+
+KEEP_ALIVE_S = 10.0  # between two signs of life of a stream
+BUSY_S = 2  # Retry-After when there is no room for a question
+ENDINGS = ("done", "error")
+Watch = Callable[[str, dict[str, Any]], None]
+Event = tuple[str, dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What asks the LLM: here, or in the processes of a crew."""
+
+    llm: LLM
+    dispatcher: Dispatcher
+    crew: Crew | None
+
+
+class Asker:
+    """The questions of one ingress replica."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.engine: Engine | None = None
+        self.opening = asyncio.Lock()
+        self.open: Counter[str] = Counter()
+
+    # --- the engine
+
+    async def ready_engine(self) -> Engine:
+        """Opened with the first question that finds the LLM up. Raises NotReady."""
+        async with self.opening:
+            if self.engine is None:
+                llm = await open_engine(self.settings)
+                room = partial(Room, Dispatcher(llm, **self.bounds()))
+                crew = open_crew(room, self.settings.carriers) if self.settings.executor == "tasks" else None
+                self.engine = Engine(llm, Dispatcher(llm, **self.bounds()), crew)
+                log("llm ready", model=llm.name, context_tokens=llm.context_tokens)
+            return self.engine
+
+    def bounds(self) -> dict[str, Any]:
+        limits = self.settings
+        return {"max_in_flight": limits.calls_in_flight, "call_timeout_s": limits.llm_deadline_s}
+
+    def close(self) -> None:
+        if self.engine and self.engine.crew:
+            close_crew(self.engine.crew)
+
+    # --- one question
+
+    @contextmanager
+    def admitted(self, tenant: Tenant) -> Iterator[None]:
+        """A place for one more question, or Problem 429."""
+        if self.open[tenant.name] >= tenant.concurrent:
+            raise busy(f"This key may ask {tenant.concurrent} at a time.", "Wait for one to end.")
+        if self.open.total() >= self.settings.concurrent_questions:
+            raise busy("The server is answering as many as it can.", "Try again in a moment.")
+        self.open[tenant.name] += 1
+        gauge("sproutrag_open_questions", self.open.total())
+        try:
+            yield
+        finally:
+            self.open[tenant.name] -= 1
+            gauge("sproutrag_open_questions", self.open.total())
+
+    async def ask(self, request: AskRequest, tenant: Tenant, watch: Watch) -> dict[str, Any]:
+        """The outcome, as `sproutrag ask --json` prints it. A client that leaves cancels all of it."""
+        engine = await self.ready_engine()
+        where = narrowed(tenant.where, request.where)
+        request_id = REQUEST_ID.get()
+        snapshot = await retriever_handle().snapshot_for.remote(where)
+        question = LONE_SURROGATE.sub("\ufffd", request.question)
+        named = {"request_id": request_id, "question": question, "snapshot": snapshot}
+        watch("start", named | {"model": engine.llm.name})
+        corpus = ServedCorpus(snapshot, where, request_id)
+        root = await self.resolved(request, question, engine, corpus, watch)
+        count_calls(root)
+        spans_of_question(root)
+        return outcome(root, model=engine.llm.name, snapshot=snapshot, method=request.method)
+
+    async def resolved(
+        self, request: AskRequest, question: str, engine: Engine, corpus: ServedCorpus, watch: Watch
+    ) -> QuestionNode:
+        """With every step a Ray task where the settings say so; baselines are one call, made here."""
+        shared = {"retriever": corpus, "sources": corpus, "limits": self.limits(request), "watch": watch}
+        if engine.crew and request.method in METHODS:
+            key = f"{corpus.request_id}/{uuid4().hex[:8]}"  # a client may send one id twice
+            method = METHODS[request.method]
+            return await answer_on_ray(question, engine.crew, method=method, key=key, **shared)
+        return await SYSTEMS[request.method](question, dispatcher=engine.dispatcher, **shared)
+
+    def limits(self, request: AskRequest) -> Limits:
+        asked, longest = request.limits, self.settings.deadline_s
+        return Limits(
+            k=request.k,
+            max_depth=asked.max_depth,
+            max_calls=asked.max_calls,
+            max_prompt_tokens=asked.max_tokens,
+            max_completion_tokens=max(asked.max_tokens // 10, 1),
+            max_seconds=min(asked.max_seconds or longest, longest),
+        )
+
+    # --- as a stream
+
+    async def events(self, request: AskRequest, tenant: Tenant) -> AsyncIterator[Event]:
+        """What happens, as it happens; the last one is `done` or `error`. None: nothing for a while.
+
+        Leaving the iteration cancels the question.
+        """
+        told: asyncio.Queue[Event] = asyncio.Queue()
+        asking = asyncio.create_task(self.ask(request, tenant, lambda *event: told.put_nowait(event)))
+        asking.add_done_callback(lambda task: told.put_nowait(ending(task)))
+        try:
+            while True:
+                try:
+                    event = await asyncio.wait_for(told.get(), KEEP_ALIVE_S)
+                except TimeoutError:
+                    event = None
+                yield event
+                if event and event[0] in ENDINGS:
+                    return
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
+def ending(task: asyncio.Task[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    if task.cancelled():
+        return "error", told(problem_of(TimeoutError()))
+    error = task.exception()
+    if isinstance(error, Exception):
+        return "error", told(problem_of(error))
+    return "done", task.result()
+
+
+def written(event: Event) -> str:
+    """As server-sent event; a sign of life is a comment."""
+    if event is None:
+        return ": keep-alive\n\n"
+    name, data = event
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def busy(detail: str, next_step: str) -> Problem:
+    return Problem(429, "Too many questions at once", detail, next_step, {"Retry-After": str(BUSY_S)})
+
+
+def count_calls(root: QuestionNode) -> None:
+    for node in root.walk():
+        for call in node.bill.calls:
+            usage = call.usage
+            wasted = min(usage.wasted_calls, usage.calls)
+            count("sproutrag_llm_calls_total", usage.calls - wasted, prompt=call.prompt, outcome="ok")
+            count("sproutrag_llm_calls_total", wasted, prompt=call.prompt, outcome="wasted")
+            count("sproutrag_llm_tokens_total", usage.prompt_tokens, kind="prompt")
+            count("sproutrag_llm_tokens_total", usage.completion_tokens, kind="completion")
+            count("sproutrag_llm_tokens_total", usage.wasted_tokens, kind="wasted")
