@@ -31,10 +31,10 @@ from pipelines.questions import Question, SetAside, read_questions
 from sproutrag.ask import limits_of
 from sproutrag.index import TreeIndex
 from sproutrag.interruption import heed
-from sproutrag.options import AnswerOptions
 from sproutrag.private_ray import ray_on_demand
 from sproutrag.qa.models import default_llm, find_llm, is_url
 from sproutrag.qa.openai import connect
+from sproutrag.qa.options import AnswerOptions
 from sproutrag.qa.trace import trace_name, write_trace
 
 QUESTIONS_PER_WORKER = 16  # in flight; searching for more keeps a core busy

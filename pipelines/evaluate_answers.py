@@ -19,8 +19,9 @@ from pipelines.answer_file import Answer, read_answers
 from pipelines.index import main as index_corpus
 from sproutrag.datasets import Query, all_queries, corpus_of
 from sproutrag.metrics import paired_difference, token_f1
-from sproutrag.options import AnswerOptions, EvaluateOptions, IndexOptions, MethodName
+from sproutrag.options import EvaluateOptions, IndexOptions
 from sproutrag.qa.models import default_llm
+from sproutrag.qa.options import AnswerOptions, MethodName
 
 SEED = 20
 COLUMNS = (

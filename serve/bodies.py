@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sproutrag.options import MethodName, ReasoningOptions, SearchOptions
+from sproutrag.options import SearchOptions
+from sproutrag.qa.options import MethodName, ReasoningOptions
 
 Span = tuple[int, int]
 Text = Annotated[str, Field(min_length=1)]
@@ -84,7 +85,7 @@ class AskRequest(Asked):
     k: int = Field(ReasoningOptions.k, ge=1, description="Leaves for each question that is looked up.")
     where: str | None = Field(None, description="Condition on metadata, as of `sproutrag ask --where`.")
     method: MethodName = ReasoningOptions.method
-    limits: LimitsBody = LimitsBody()
+    limits: LimitsBody = Field(default_factory=LimitsBody)
 
 
 class CitationBody(BaseModel):

@@ -24,7 +24,8 @@ def question_of(request: ChatRequest, served: str) -> AskRequest:
         )
     said = [message for message in request.messages if message.role == "user"]
     content = said[-1].content if said else ""
-    text = content if type(content) is str else "\n".join(part.text for part in content or [])
+    parts = content if isinstance(content, list) else []
+    text = content if isinstance(content, str) else "\n".join(part.text for part in parts)
     if not text.strip():
         raise Problem(
             422, "Nothing is asked", "messages: the last user message has no text.", "Send a question."

@@ -1,33 +1,83 @@
-"""`sproutrag serve`: the same application on this machine, with a Ray of its own."""
+"""`sproutrag serve`: the same applications on this machine, on a Ray of their own, or on RAY_ADDRESS."""
 
+import logging
 import os
+import sys
 import threading
 from typing import Any
 
 from ray import serve
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
 
 from serve.app import build_app, with_llm
 from serve.corpora import APP
-from serve.settings import read_settings
+from serve.engines import LLM_APP
+from serve.keys import new_key
+from serve.settings import Settings, read_settings
 from sproutrag.index import TreeIndex
 from sproutrag.private_ray import ray_on_demand
+from sproutrag.qa.models import is_url
+from sproutrag.qa.options import ServeOptions
 
-FEWEST_CPUS = 3  # that Ray is told of: replicas reserve one each, on a small machine they share the cores
+FEWEST_CPUS = 4  # that Ray is told of: each replica reserves one; on a small machine they share the cores
 
 
-def main(config: str, **given: Any) -> None:
+def main(options: ServeOptions) -> None:
     """Until Ctrl-C. Search is there as soon as the retriever is; the LLM follows."""
-    settings = with_llm(read_settings(config, **given))
+    settings = with_llm(read_settings(options.config or "", **said(options)))
     TreeIndex.open(settings.db, encoder=settings.encoder or None).close()  # told here, not by a replica
-    cpus = max(os.cpu_count() or 1, FEWEST_CPUS)
-    with ray_on_demand(num_cpus=cpus) as start:
-        say("starting Ray")
+    with ray_on_demand(num_cpus=max(os.cpu_count() or 1, FEWEST_CPUS)) as start:
+        tell("starting Ray")
         start()
-        serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=quiet())
-        say("starting the retriever")
-        serve.run(build_app(settings), name=APP, route_prefix="/", blocking=False, logging_config=quiet())
-        say(f"search is ready: http://{shown(settings.host)}:{settings.port}")
-        threading.Thread(target=start_llm, args=(settings,), daemon=True).start()
-        wait()
-        say("stopping")
-        serve.shutdown()
+        try:
+            run(settings)
+        finally:
+            tell("stopping")
+            serve.shutdown()
+
+
+def said(options: ServeOptions) -> dict[str, Any]:
+    """What the command line sets; the rest is the file's, the environment's or default."""
+    names = ("db", "llm", "encoder", "host", "port", "keys")
+    given = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def run(settings: Settings) -> None:
+    quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
+    http = HTTPOptions(host=settings.host, port=settings.port)
+    serve.start(http_options=http, proxy_location="HeadOnly", logging_config=quiet)
+    tell("starting the retriever")
+    serve.run(build_app(settings), name=APP, route_prefix="/", logging_config=quiet)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    tell(f"search is ready: http://{host}:{settings.port}/")
+    if is_url(settings.llm):
+        tell(f"questions go to {settings.llm}")
+    else:
+        threading.Thread(target=start_llm, args=(settings, quiet), daemon=True).start()
+    threading.Event().wait()
+
+
+def start_llm(settings: Settings, quiet: LoggingConfig) -> None:
+    """Fetched and loaded while searches are served already."""
+    tell(f"loading {settings.llm}; questions are answered when it is there (a minute or more)")
+    try:
+        from serve.llm import build_llm  # takes ten seconds, which no search should wait for
+
+        serve.run(build_llm(settings), name=LLM_APP, route_prefix=None, logging_config=quiet)
+        tell("questions are answered")
+    except Exception as error:  # the boundary of this thread: search goes on
+        tell(f"no questions: {settings.llm} did not start: {type(error).__name__}: {error}")
+
+
+def make_key(name: str) -> str:
+    """Tells the key once, and what to add to the file of keys."""
+    key, entry = new_key(name)
+    print(f"key of {name}, shown once: {key}", file=sys.stderr)
+    print("add to the file of keys:", file=sys.stderr)
+    return entry
+
+
+def tell(line: str) -> None:
+    print(f"serve: {line}", file=sys.stderr, flush=True)

@@ -231,7 +231,7 @@ def add_evidence(api: FastAPI, rooms: Routes) -> None:
 def add_questions(api: FastAPI, rooms: Routes) -> None:
     streams: dict[int | str, dict[str, Any]] = {
         200: {
-            "description": "The outcome, or with `Accept: text/event-stream` server-sent events: start, node, "
+            "description": "The outcome; with `Accept: text/event-stream` server-sent events: start, node, "
             "evidence, answer, and at the end done or error.",
             "content": {STREAM: {"schema": {"type": "string"}}},
         }

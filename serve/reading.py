@@ -3,6 +3,7 @@
 Every read may name its snapshot; a question asks all its reads of the one that it began with. Knows no Ray.
 """
 
+import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -122,6 +123,8 @@ class Reading:
         snapshot: int | None,
     ) -> tuple[int, list[Passage]]:
         index = self.at(snapshot)
+        if doc is not None and where is not None:
+            refuse_hidden(index, doc, where)
         fits = encoded is not None and encoded.fingerprint == index.snapshot.fingerprint
         vector = encoded.vector if encoded and fits else None
         found = index.search(query, k=k, mode=mode, doc=doc, where=where, vector=vector)
@@ -130,18 +133,18 @@ class Reading:
     def stored(self, doc_id: str, *, where: str | None, snapshot: int | None) -> tuple[int, StoredDocument]:
         """Raises DocumentNotFound, also for a document that `where` hides, in the same words."""
         index = self.at(snapshot)
-        if where is not None and doc_id not in index.matching_documents(where):
-            raise DocumentNotFound(doc_id)
+        if where is not None:
+            refuse_hidden(index, doc_id, where)
         return index.snapshot.id, index.document(doc_id)
 
     def document(self, doc_id: str, *, where: str | None, snapshot: int | None) -> dict[str, Any]:
         number, stored = self.stored(doc_id, where=where, snapshot=snapshot)
         document = stored.document
         return {
-            "doc_id": document.doc_id,
+            "doc_id": document.id,
             "title": document.title or "",
             "text": document.text,
-            "metadata": document.metadata,
+            "metadata": json.loads(document.metadata),
             "snapshot": number,
             "leaves": stored.spans.tolist(),
         }
@@ -206,6 +209,12 @@ class Reading:
                 for record in reversed(records)
             ],
         }
+
+
+def refuse_hidden(index: TreeIndex, doc_id: str, where: str) -> None:
+    """As if it were not there."""
+    if doc_id not in index.matching_documents(where):
+        raise DocumentNotFound(doc_id)
 
 
 def nodes_of(tree: Tree) -> list[dict[str, Any]]:

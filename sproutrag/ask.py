@@ -8,11 +8,11 @@ from typing import Any
 from sproutrag.corpus import Corpus
 from sproutrag.documents import LONE_SURROGATE
 from sproutrag.index import TreeIndex
-from sproutrag.options import AskOptions, ReasoningOptions
 from sproutrag.qa.baselines import SYSTEMS
 from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.models import close_llm, open_llm
+from sproutrag.qa.options import AskOptions, ReasoningOptions
 from sproutrag.qa.question import QuestionNode
 from sproutrag.qa.trace import outcome, write_trace
 

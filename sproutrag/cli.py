@@ -19,8 +19,6 @@ from tyro.conf import subcommand
 
 from sproutrag.interruption import asked, remembered
 from sproutrag.options import (
-    AnswerOptions,
-    AskOptions,
     BenchOptions,
     DeleteOptions,
     EvaluateOptions,
@@ -31,11 +29,11 @@ from sproutrag.options import (
     SearchOptions,
     ShowOptions,
     StatsOptions,
-    TraceOptions,
     VerifyOptions,
     VersionsOptions,
 )
-from sproutrag.qa.commands import answer, ask, trace
+from sproutrag.qa.commands import answer, ask, serve, trace
+from sproutrag.qa.options import AnswerOptions, AskOptions, ServeOptions, TraceOptions
 from sproutrag.terminal import (
     print_facts,
     print_figures,
@@ -54,6 +52,7 @@ Command = (
     | Annotated[SearchOptions, subcommand("search")]
     | Annotated[AskOptions, subcommand("ask")]
     | Annotated[AnswerOptions, subcommand("answer")]
+    | Annotated[ServeOptions, subcommand("serve")]
     | Annotated[TraceOptions, subcommand("trace")]
     | Annotated[ShowOptions, subcommand("show")]
     | Annotated[StatsOptions, subcommand("stats")]
@@ -334,6 +333,7 @@ COMMANDS: dict[type, Callable[[Any], int]] = {
     SearchOptions: search,
     AskOptions: ask,
     AnswerOptions: answer,
+    ServeOptions: serve,
     TraceOptions: trace,
     ShowOptions: show,
     StatsOptions: stats,

@@ -30,6 +30,8 @@ class Corpus:
         return self.index.search(query, k=k, mode=self.mode, where=self.where)
 
     async def text(self, doc_id: str) -> str | None:
+        if self.where is not None and doc_id not in self.index.matching_documents(self.where):
+            return None
         if doc_id not in self.texts:
             try:
                 stored = await asyncio.to_thread(self.index.document, doc_id)

@@ -7,7 +7,7 @@ import difflib
 import weakref
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 
 import lance
 import numpy as np
@@ -17,7 +17,7 @@ from sproutrag.encoder import SentenceEncoder
 from sproutrag.indices import index_freshness
 from sproutrag.models import find_encoder, fingerprint_of
 from sproutrag.readers import ReadLease, hold_snapshot
-from sproutrag.retriever import TreeRetriever
+from sproutrag.retriever import SHELF_BYTES, TreeRetriever
 from sproutrag.search import Passage
 from sproutrag.snapshots import (
     DocumentNotFound,
@@ -40,6 +40,7 @@ from sproutrag.tables import (
 from sproutrag.tree import Tree
 from sproutrag.where import matching_documents
 
+FILTERS_REMEMBERED = 64  # whose matching doc_ids are kept
 MAX_IDS_COMPARED = 20_000  # when looking for ids like a mistyped one: 0.2 s
 
 
@@ -61,29 +62,41 @@ class TreeIndex:
     Clean-up leaves the snapshot's files alone until `close`, or until the handle or its process is gone.
     """
 
-    def __init__(self, db: str, lease: ReadLease, encoder: str | SentenceEncoder) -> None:
+    def __init__(
+        self, db: str, lease: ReadLease, encoder: str | SentenceEncoder, shelf_bytes: int = SHELF_BYTES
+    ) -> None:
         self.db = db
         self.close = weakref.finalize(self, lease.close)
         self.snapshot: Snapshot = lease.snapshot
         self.documents: lance.LanceDataset = open_table(db, "documents", self.snapshot.documents_version)
         self.nodes: lance.LanceDataset = open_table(db, "nodes", self.snapshot.nodes_version)
         self._encoder = encoder
-        self._matching: dict[str, frozenset[str]] = {}
+        self.shelf_bytes = shelf_bytes
+        self.matching_documents = lru_cache(maxsize=FILTERS_REMEMBERED)(
+            partial(matching_documents, self.documents)
+        )
 
     @classmethod
     def open(
-        cls, db: str, *, encoder: str | SentenceEncoder | None = None, snapshot: int | None = None
+        cls,
+        db: str,
+        *,
+        encoder: str | SentenceEncoder | None = None,
+        snapshot: int | None = None,
+        shelf_bytes: int = SHELF_BYTES,
     ) -> "TreeIndex":
         """The current snapshot, or the numbered one, with the encoder it was built with, loaded on need.
 
-        Another `encoder` (a name, a directory, a loaded one) has to have the same fingerprint.
+        Another `encoder` (a name, a directory, a loaded one) has to have the same fingerprint. shelf_bytes:
+        memory for opened documents.
         """
         lease = hold_snapshot(db, snapshot)
         if lease is None:
             state = "an index that no run has finished" if tables_exist(db) else "no index"
             raise NoIndex(f"{db} holds {state}: run `sproutrag index SOURCE... --db {db}`")
         record = lease.snapshot
-        index = cls(db, lease, encoder or record.encoder or record.fingerprint.split("@")[0])
+        wanted = encoder or record.encoder or record.fingerprint.split("@")[0]
+        index = cls(db, lease, wanted, shelf_bytes)
         if encoder is not None:
             index.require_encoder()
         return index
@@ -96,7 +109,7 @@ class TreeIndex:
         """
         if list_snapshots(self.db)[-1:] == [self.snapshot.id]:
             return self
-        newer = TreeIndex.open(self.db)
+        newer = TreeIndex.open(self.db, shelf_bytes=self.shelf_bytes)
         if newer.snapshot.fingerprint in ("", self.snapshot.fingerprint):
             newer._encoder = vars(self).get("encoder", self._encoder)
         return newer
@@ -115,7 +128,7 @@ class TreeIndex:
 
     @cached_property
     def retriever(self) -> TreeRetriever:
-        return TreeRetriever(self)
+        return TreeRetriever(self, shelf_bytes=self.shelf_bytes)
 
     def search(
         self,
@@ -125,18 +138,16 @@ class TreeIndex:
         mode: str = "hybrid",
         doc: str | None = None,
         where: str | None = None,
+        vector: np.ndarray | None = None,
     ) -> list[Passage]:
-        """Evidence for the query, best first: at most k leaves, none twice, each with its exact spans."""
+        """Evidence for the query, best first: at most k leaves, none twice, each with its exact spans.
+
+        vector: (d,) of the query by this index's encoder, for who encodes many queries together.
+        """
         refuse_fork()
         if where is not None:
             self.matching_documents(where)  # a filter that cannot be read fails before a model is loaded
-        return self.retriever.search(query, k=k, mode=mode, doc=doc, where=where)
-
-    def matching_documents(self, where: str) -> frozenset[str]:
-        """doc_ids that a `--where` filter lets through, read once per filter."""
-        if where not in self._matching:
-            self._matching[where] = matching_documents(self.documents, where)
-        return self._matching[where]
+        return self.retriever.search(query, k=k, mode=mode, doc=doc, where=where, vector=vector)
 
     def document(self, doc_id: str) -> StoredDocument:
         refuse_fork()

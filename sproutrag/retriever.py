@@ -109,6 +109,7 @@ class TreeRetriever:
         doc: str | None = None,
         where: str | None = None,
         n_documents: int = N_DOCUMENTS,
+        vector: np.ndarray | None = None,
     ) -> list[Passage]:
         """At most k leaves as passages, best first, no leaf twice. No letter or digit asked, none found.
 
@@ -120,7 +121,7 @@ class TreeRetriever:
         if not any(map(str.isalnum, query)):
             return []
         among = self.allowed(doc, where)
-        ranking = self.rank(query, mode=mode, among=among, n_documents=n_documents)
+        ranking = self.rank(query, mode=mode, among=among, n_documents=n_documents, vector=vector)
         return self.passages(ranking, k) if ranking else []
 
     def allowed(self, doc: str | None, where: str | None) -> frozenset[str] | None:
@@ -133,10 +134,16 @@ class TreeRetriever:
         return frozenset([doc]) if ids is None else ids & {doc}
 
     def rank(
-        self, query: str, *, mode: str, among: frozenset[str] | None, n_documents: int = N_DOCUMENTS
+        self,
+        query: str,
+        *,
+        mode: str,
+        among: frozenset[str] | None,
+        n_documents: int = N_DOCUMENTS,
+        vector: np.ndarray | None = None,
     ) -> Ranking | None:
         """Route and score; None where there is no document to search."""
-        vector = self.encode(query)
+        vector = self.encode(query) if vector is None else vector
         routed = self.route(query, vector, mode=mode, among=among, n_documents=n_documents)
         documents = self.shelf.take(routed)
         if not documents:

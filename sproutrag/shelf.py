@@ -79,6 +79,7 @@ class Shelf:
         self.regrow = regrow
         self._open: OrderedDict[str, OpenDocument] = OrderedDict()
         self._bytes = 0
+        self.hits = self.misses = 0  # documents found open; read from the tables
         self._lock = Lock()
 
     def take(self, doc_ids: Sequence[str]) -> list[OpenDocument]:
@@ -87,6 +88,8 @@ class Shelf:
             found = {id: self._open[id] for id in doc_ids if id in self._open}
             for id in found:
                 self._open.move_to_end(id)
+            self.hits += len(found)
+            self.misses += len(doc_ids) - len(found)
         for document in self.read([id for id in doc_ids if id not in found]):
             found[document.doc_id] = document
             self.keep(document)

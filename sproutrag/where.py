@@ -72,6 +72,14 @@ def with_metadata(row: Row) -> Row:
     return row | {"metadata": json.loads(row["metadata"] or "{}")} if "metadata" in row else row
 
 
+def both(first: str, second: str) -> str:
+    """The filter that holds where both hold. Each is read alone first, so that no quote or parenthesis of one
+    can reach into the other; whatever field they are told by, neither widens the other (P158)."""
+    parse(first)
+    parse(second)
+    return f"({first}) AND ({second})"
+
+
 def parse(where: str) -> tuple[Condition, frozenset[str]]:
     """The condition, and the columns of `documents` that it reads."""
     reader = Reader(where)

@@ -14,10 +14,10 @@ from sproutrag.cli import DONE, WRONG_USAGE, run
 from sproutrag.corpus import Corpus
 from sproutrag.documents import Document
 from sproutrag.index import TreeIndex
-from sproutrag.options import AskOptions
 from sproutrag.qa.answer import answer_question
 from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.options import AskOptions
 from sproutrag.storage import commit, publish, write_documents
 from tests.qa.oracle import OURS, Gold, Oracle, read_documents, read_gold
 from tests.qa.real_index import real_index

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sproutrag import private_ray
-from sproutrag.private_ray import OWNER, SCRATCH, remove_abandoned
 from sproutrag.leases import create_locked
+from sproutrag.private_ray import OWNER, SCRATCH, remove_abandoned
 
 
 def test_the_scratch_folder_of_a_killed_run_goes_with_the_next(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""The commands of question answering: ask, answer, trace. Each imports its job when it runs."""
+"""The commands of question answering: ask, answer, serve, trace. Each imports its job when it runs."""
 
 import sys
 from contextlib import redirect_stdout
 
-from sproutrag.options import AnswerOptions, AskOptions, TraceOptions
+from sproutrag.qa.options import AnswerOptions, AskOptions, ServeOptions, TraceOptions
 from sproutrag.terminal import print_answer, print_json, tell, terminal
 
 DONE = 0
@@ -36,6 +36,18 @@ def answer(options: AnswerOptions) -> int:
     with redirect_stdout(sys.stderr):  # Ray prints there when a worker dies
         told = run_job(options)
     return tell(told, as_json=options.json)
+
+
+def serve(options: ServeOptions) -> int:
+    from serve.command import main as run_server
+    from serve.command import make_key
+
+    if options.new_key:
+        print(make_key(options.new_key), end="")
+        return DONE
+    with redirect_stdout(sys.stderr):
+        run_server(options)
+    return DONE
 
 
 def trace(options: TraceOptions) -> int:

@@ -5,9 +5,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from sproutrag.options import AskOptions
 from sproutrag.qa.baselines import SYSTEMS
 from sproutrag.qa.dispatch import Dispatcher
+from sproutrag.qa.options import AskOptions
 from sproutrag.qa.question import QuestionNode, Strategy
 from sproutrag.qa.trace import total_usage
 from tests.qa.oracle import OURS, Gold, Oracle, read_documents, read_gold
