@@ -111,7 +111,7 @@ class Asker:
         self, request: AskRequest, question: str, engine: Engine, corpus: ServedCorpus, watch: Watch
     ) -> QuestionNode:
         """With every step a Ray task where the settings say so; baselines are one call, made here."""
-        shared = {"retriever": corpus, "sources": corpus, "limits": self.limits(request), "watch": watch}
+        shared: dict[str, Any] = {"retriever": corpus, "sources": corpus, "limits": self.limits(request), "watch": watch}
         if engine.crew and request.method in METHODS:
             key = f"{corpus.request_id}/{uuid4().hex[:8]}"  # a client may send one id twice
             method = METHODS[request.method]

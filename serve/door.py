@@ -122,8 +122,7 @@ class Visit:
         status = str(self.status or 499)  # the client left first
         count("sproutrag_requests_total", route=self.route, status=status)
         observe("sproutrag_request_seconds", seconds, route=self.route)
-        facts = {"tenant": self.tenant} if self.tenant else {}
-        log("request", route=self.route, status=int(status), seconds=round(seconds, 4), **facts)
+        log("request", route=self.route, status=int(status), seconds=round(seconds, 4), tenant=self.tenant)
 
 
 def sane_id(given: str) -> str:

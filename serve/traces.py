@@ -37,7 +37,7 @@ def span_of_request(route: str, headers: Mapping[str, str], request_id: str) -> 
 def spans_of_question(node: QuestionNode) -> None:
     """The resolved tree below the current span, with the times that its nodes had, wherever they ran."""
     began, ended = (int((at or time.time()) * 1e9) for at in (node.began, node.ended))
-    named = {
+    named: dict[str, str | int | bool] = {
         "sproutrag.node": node.id,
         "sproutrag.strategy": str(node.strategy or ""),
         "sproutrag.llm_calls": node.bill.usage.calls,

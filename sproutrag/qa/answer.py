@@ -17,7 +17,8 @@ from sproutrag.qa.llm import LLMError, Retriever, Sources
 from sproutrag.qa.method import Executor, Kin, Method, Step, Tools
 from sproutrag.qa.planner import known, short_answer
 from sproutrag.qa.prompts import ANSWER, COMBINE, Answered, Combined, escape, fence_passages, fence_questions
-from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.question import NOT_ANSWERED, QuestionNode
+from sproutrag.qa.watch import State, Watch, tell_answer, tell_node, unwatched
 from sproutrag.search import Passage
 
 
@@ -38,6 +39,7 @@ async def answer_question(
     method: Method | None = None,
     executor: Executor | None = None,
     account: Account | None = None,
+    watch: Watch = unwatched,
 ) -> QuestionNode:
     """Resolve a question recursively; siblings that are ready together are planned, retrieved and answered
     together.
@@ -53,6 +55,7 @@ async def answer_question(
         executor or Inline(),
         limits,
         method or Method(),
+        watch,
     )
     return await resolve(question.strip(), tools)
 
@@ -61,6 +64,7 @@ async def resolve(question: str, tools: Tools) -> QuestionNode:
     root = QuestionNode("0", planned=escape(question), question=question)
     [root] = await Family([root], (), tools).resolve()
     root.partial = any(node.partial or node.failure or node.unexplored for node in root.walk())
+    tell_answer(tools.watch, root.answer if root.answered and root.answer else NOT_ANSWERED)
     return root
 
 
@@ -155,6 +159,7 @@ async def answer_vertically(nodes: list[QuestionNode], kin: Kin, tools: Tools) -
     [node] = nodes
     node.children = await Family(node.children, (*kin.ancestors, node.asks), tools).resolve()
     known_children = [child for child in node.children if child.answered]
+    tell_node(tools.watch, node, State.ANSWERING)
     if node.each:
         list_entities(node)
     elif known_children:
@@ -174,6 +179,7 @@ async def search_alone(node: QuestionNode, tools: Tools) -> None:
     except BudgetSpent as error:
         return node.fail(str(error))
     if node.evidence:
+        tell_node(tools.watch, node, State.ANSWERING)
         await answer_cluster([node], Kin(), tools)
 
 

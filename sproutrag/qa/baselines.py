@@ -9,7 +9,8 @@ from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.llm import LLMError, Retriever, Sources
 from sproutrag.qa.method import Method, Tools
 from sproutrag.qa.prompts import ANSWER_ALONE, escape
-from sproutrag.qa.question import QuestionNode, Strategy
+from sproutrag.qa.question import NOT_ANSWERED, QuestionNode, Strategy
+from sproutrag.qa.watch import State, Watch, tell_answer, tell_node, tell_settled, unwatched
 
 System = Callable[..., Awaitable[QuestionNode]]
 
@@ -21,6 +22,7 @@ async def llm_only(
     retriever: Retriever,
     sources: Sources,
     limits: Limits | None = None,
+    watch: Watch = unwatched,
 ) -> QuestionNode:
     """What the model says without any evidence; one call."""
     root = QuestionNode("0", planned=escape(question), question=question)
@@ -31,8 +33,7 @@ async def llm_only(
         set_answer(root, reply.answered, reply.answers, reply.answer)
     except LLMError as error:
         root.fail(f"answer: {error}")
-    root.partial = root.failure is not None
-    return root
+    return told(root, watch)
 
 
 async def naive_rag(
@@ -42,13 +43,22 @@ async def naive_rag(
     retriever: Retriever,
     sources: Sources,
     limits: Limits | None = None,
+    watch: Watch = unwatched,
 ) -> QuestionNode:
     """Retrieve for the question as it is, answer; one call."""
     limits = limits or Limits()
-    tools = Tools(dispatcher, retriever, sources, LocalAccount(limits), Inline(), limits)
+    tools = Tools(dispatcher, retriever, sources, LocalAccount(limits), Inline(), limits, watch=watch)
     root = QuestionNode("0", planned=escape(question), question=question, strategy=Strategy.EXTERNAL)
+    tell_node(watch, root, State.WAITING)
     await search_alone(root, tools)
+    return told(root, watch)
+
+
+def told(root: QuestionNode, watch: Watch) -> QuestionNode:
+    """The root as its one step left it."""
     root.partial = root.failure is not None
+    tell_settled(watch, root)
+    tell_answer(watch, root.answer if root.answered and root.answer else NOT_ANSWERED)
     return root
 
 

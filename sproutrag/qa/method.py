@@ -8,6 +8,7 @@ from sproutrag.qa.budget import Account, Limits
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.llm import Retriever, Sources
 from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.watch import Watch, unwatched
 
 
 class Step(StrEnum):
@@ -56,3 +57,4 @@ class Tools:
     executor: Executor
     limits: Limits = field(default_factory=Limits)
     method: Method = field(default_factory=Method)
+    watch: Watch = unwatched

@@ -13,6 +13,8 @@ from sproutrag.qa.evidence import Citation
 from sproutrag.qa.prompts import REFERENCE, SubQuestion, escape
 from sproutrag.search import Passage
 
+NOT_ANSWERED = "Not answered: the evidence does not say."  # what stands for an answer where there is none
+
 
 class PlanError(Exception):
     """Questions refer to each other in a circle, or to themselves."""

@@ -11,7 +11,7 @@ import asyncio
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,18 +26,32 @@ from sproutrag.qa.llm import Completion, Retriever, Sources, Usage
 from sproutrag.qa.method import Kin, Method, Step, Tools
 from sproutrag.qa.prompts import escape
 from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.watch import InOrder, Watch, unwatched
 
 LOST_WORKERS = 3  # of one step, before its nodes fail
+Event = tuple[str, dict[str, Any]]
 AT_ONCE = 1000  # steps in flight on one actor, most of them waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a process needs to carry out steps."""
+    """What a process needs to carry out steps. retriever, sources: of questions that bring none."""
 
     dispatcher: Dispatcher
-    retriever: Retriever
-    sources: Sources
+    retriever: Retriever | None = None
+    sources: Sources | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What all steps of one question have in common; it travels with each."""
+
+    key: str
+    limits: Limits
+    method: Method
+    retriever: Retriever | None = None
+    sources: Sources | None = None
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +76,38 @@ def actor(name: str) -> Any:
 
 
 class Books:
-    """The accounts of all questions in flight."""
+    """The accounts of all questions in flight, and what is told of those that somebody watches."""
 
     def __init__(self) -> None:
         self.accounts: dict[str, LocalAccount] = {}
+        self.news: dict[str, asyncio.Queue[Event | None]] = {}
 
-    async def open(self, key: str, limits: Limits) -> None:
+    async def open(self, key: str, limits: Limits, watched: bool) -> None:
         self.accounts[key] = LocalAccount(limits)
+        if watched:
+            self.news[key] = asyncio.Queue()
 
     async def call(self, key: str, name: str, *words: Any, **named: Any) -> Any:
         return await getattr(self.accounts[key], name)(*words, **named)
 
+    async def tell(self, key: str, event: Event) -> None:
+        if key in self.news:
+            self.news[key].put_nowait(event)
+
+    async def hear(self, key: str) -> list[Event]:
+        """What was told since the last call, at least one event; nothing once the question is closed."""
+        queue = self.news.get(key)
+        if queue is None:
+            return []
+        heard = [await queue.get()]
+        while not queue.empty():
+            heard.append(queue.get_nowait())
+        return [event for event in heard if event is not None]
+
     async def close(self, key: str) -> None:
         del self.accounts[key]
+        if key in self.news:
+            self.news.pop(key).put_nowait(None)
 
 
 class Carrier:
@@ -84,39 +117,85 @@ class Carrier:
         self.room = open_room()
         self.crew = crew
 
-    async def resolve(self, question: str, key: str, limits: Limits, method: Method) -> QuestionNode:
-        return await resolve(question, self.tools(key, limits, method))
+    async def resolve(self, question: str, errand: Errand) -> QuestionNode:
+        tools, news = self.tools(errand)
+        root = await resolve(question, tools)
+        await news.arrived()
+        return root
 
     async def carry_out(
-        self, step: Step, nodes: list[QuestionNode], kin: Kin, key: str, limits: Limits, method: Method
+        self, step: Step, nodes: list[QuestionNode], kin: Kin, errand: Errand
     ) -> list[QuestionNode]:
-        return await STEPS[step](nodes, kin, self.tools(key, limits, method))
+        tools, news = self.tools(errand)
+        done = await STEPS[step](nodes, kin, tools)
+        await news.arrived()
+        return done
 
-    def tools(self, key: str, limits: Limits, method: Method) -> Tools:
-        room, account = self.room, SharedAccount(self.crew, key)
-        executor = RayTasks(self.crew, key)
-        return Tools(room.dispatcher, room.retriever, room.sources, account, executor, limits, method)
+    def tools(self, errand: Errand) -> tuple[Tools, "News"]:
+        room, news = self.room, News(self.crew, errand.key)
+        retriever, sources = errand.retriever or room.retriever, errand.sources or room.sources
+        assert retriever is not None and sources is not None, "neither room nor question brings a corpus"
+        tools = Tools(
+            room.dispatcher,
+            retriever,
+            sources,
+            SharedAccount(self.crew, errand.key),
+            RayTasks(self.crew, errand),
+            errand.limits,
+            errand.method,
+            news.tell if errand.watched else unwatched,
+        )
+        return tools, news
+
+
+class News:
+    """What one step tells, on its way to the books."""
+
+    def __init__(self, crew: Crew, key: str) -> None:
+        self.crew = crew
+        self.key = key
+        self.last: Any = None
+
+    def tell(self, name: str, data: dict[str, Any]) -> None:
+        self.last = self.crew.books.tell.remote(self.key, (name, data))
+
+    async def arrived(self) -> None:
+        """Messages of one process arrive in order, so the last one speaks for all."""
+        if self.last is not None:
+            await self.last
 
 
 CARRIER: Any = ray.remote(
     num_cpus=0, max_concurrency=AT_ONCE, max_restarts=-1, max_task_retries=LOST_WORKERS
 )(Carrier)
 BOOKS: Any = ray.remote(num_cpus=0, max_concurrency=AT_ONCE)(Books)
+OWNED: dict[str, list[Any]] = {}  # the members of crews that this process opened; they end with it
 
 
-@contextmanager
-def crew_of(open_room: Callable[[], Room], size: int = 0) -> Iterator[Crew]:
+def open_crew(open_room: Callable[[], Room], size: int = 0) -> Crew:
     """A crew on a running Ray, one actor per CPU unless `size` says otherwise. `open_room` is pickled."""
     cpus = int(ray.cluster_resources().get("CPU", 1))
     crew = Crew(f"crew-{uuid.uuid4().hex[:12]}", size or max(cpus, 1))
     names = [f"{crew.id}-{number}" for number in range(crew.size)]
-    actors = [BOOKS.options(name=f"{crew.id}-books").remote()]
-    actors += [CARRIER.options(name=name).remote(open_room, crew) for name in names]
+    members = [BOOKS.options(name=f"{crew.id}-books").remote()]
+    members += [CARRIER.options(name=name).remote(open_room, crew) for name in names]
+    OWNED[crew.id] = members
+    return crew
+
+
+def close_crew(crew: Crew) -> None:
+    for member in OWNED.pop(crew.id, []):
+        ray.kill(member)
+    actor.cache_clear()
+
+
+@contextmanager
+def crew_of(open_room: Callable[[], Room], size: int = 0) -> Iterator[Crew]:
+    crew = open_crew(open_room, size)
     try:
         yield crew
     finally:
-        for member in actors:
-            ray.kill(member)
+        close_crew(crew)
 
 
 class SharedAccount:
@@ -150,13 +229,13 @@ class SharedAccount:
 class RayTasks:
     """Executor: one task per step. A lost worker's step starts anew, a cancelled one stops."""
 
-    def __init__(self, crew: Crew, key: str) -> None:
+    def __init__(self, crew: Crew, errand: Errand) -> None:
         self.crew = crew
-        self.key = key
+        self.errand = errand
 
     async def run(self, step: Step, nodes: list[QuestionNode], kin: Kin, tools: Tools) -> list[QuestionNode]:
-        carrier = self.crew.carrier(f"{self.key}/{nodes[0].id}")
-        task = carrier.carry_out.remote(step, nodes, kin, self.key, tools.limits, tools.method)
+        carrier = self.crew.carrier(f"{self.errand.key}/{nodes[0].id}")
+        task = carrier.carry_out.remote(step, nodes, kin, self.errand)
         try:
             return await task
         except asyncio.CancelledError:
@@ -173,22 +252,54 @@ def told(error: RayError) -> str:
 
 
 async def answer_on_ray(
-    question: str, crew: Crew, *, limits: Limits | None = None, method: Method | None = None
+    question: str,
+    crew: Crew,
+    *,
+    limits: Limits | None = None,
+    method: Method | None = None,
+    retriever: Retriever | None = None,
+    sources: Sources | None = None,
+    watch: Watch = unwatched,
+    key: str = "",
 ) -> QuestionNode:
-    """`answer_question` with Ray tasks. Cancelling the caller stops all of them."""
-    limits, key = limits or Limits(), uuid.uuid4().hex
+    """`answer_question` with Ray tasks. Cancelling the caller stops all of them.
+
+    retriever, sources: pickled with each step; without them, those of the crew's rooms. `key` names the
+    question among those of the crew in flight; all that is told of it is told before this returns.
+    """
+    errand = Errand(
+        key=key or uuid.uuid4().hex,
+        limits=limits or Limits(),
+        method=method or Method(),
+        retriever=retriever,
+        sources=sources,
+        watched=watch is not unwatched,
+    )
     question = question.strip()
+    following: asyncio.Task[None] | None = None
     try:
-        await crew.books.open.remote(key, limits)
-        task = crew.carrier(key).resolve.remote(question, key, limits, method or Method())
+        await crew.books.open.remote(errand.key, errand.limits, errand.watched)
+        if errand.watched:
+            following = asyncio.create_task(follow(crew, errand.key, InOrder(watch)))
+        task = crew.carrier(errand.key).resolve.remote(question, errand)
         try:
-            return await task
+            root = await task
         except asyncio.CancelledError:
             ray.cancel(task, recursive=True)
             raise
     except RayError as error:
         root = QuestionNode("0", planned=escape(question), question=question, partial=True)
         root.fail(told(error))
-        return root
     finally:
-        crew.books.close.remote(key)
+        crew.books.close.remote(errand.key)
+    if following:
+        await following
+    return root
+
+
+async def follow(crew: Crew, key: str, news: InOrder) -> None:
+    """Until the question is closed."""
+    with suppress(RayError):  # the books are gone, and the question fails for it elsewhere
+        while heard := await crew.books.hear.remote(key):
+            for name, data in heard:
+                news.take(name, data)

@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from sproutrag.qa.llm import Usage
-from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.question import NOT_ANSWERED, QuestionNode
 
-NOT_ANSWERED = "Not answered: the evidence does not say."
 FORMAT = 1  # of the trace; a reader refuses another one
 LONGEST_NAME = 120  # characters of a file's name
 
