@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from serve.bodies import AskRequest
 from serve.corpora import ServedCorpus, retriever_handle
-from serve.engines import open_engine
+from serve.engines import CountedLLM, open_engine
 from serve.keys import Tenant
 from serve.logs import REQUEST_ID, log
-from serve.metrics import count, gauge
+from serve.metrics import change, count
 from serve.problems import Problem, problem_of, told
 from serve.reading import narrowed
 from serve.settings import Settings
@@ -60,8 +60,8 @@ class Asker:
         """Opened with the first question that finds the LLM up. Raises NotReady."""
         async with self.opening:
             if self.engine is None:
-                llm = await open_engine(self.settings)
-                room = partial(Room, Dispatcher(llm, **self.bounds()))
+                llm = CountedLLM(await open_engine(self.settings))
+                room = partial(room_of, llm, self.bounds())
                 crew = open_crew(room, self.settings.carriers) if self.settings.executor == "tasks" else None
                 self.engine = Engine(llm, Dispatcher(llm, **self.bounds()), crew)
                 log("llm ready", model=llm.name, context_tokens=llm.context_tokens)
@@ -85,12 +85,12 @@ class Asker:
         if self.open.total() >= self.settings.concurrent_questions:
             raise busy("The server is answering as many as it can.", "Try again in a moment.")
         self.open[tenant.name] += 1
-        gauge("sproutrag_open_questions", self.open.total())
+        change("sproutrag_open_questions", +1)
         try:
             yield
         finally:
             self.open[tenant.name] -= 1
-            gauge("sproutrag_open_questions", self.open.total())
+            change("sproutrag_open_questions", -1)
 
     async def ask(self, request: AskRequest, tenant: Tenant, watch: Watch) -> dict[str, Any]:
         """The outcome, as `sproutrag ask --json` prints it. A client that leaves cancels all of it."""
@@ -111,7 +111,12 @@ class Asker:
         self, request: AskRequest, question: str, engine: Engine, corpus: ServedCorpus, watch: Watch
     ) -> QuestionNode:
         """With every step a Ray task where the settings say so; baselines are one call, made here."""
-        shared: dict[str, Any] = {"retriever": corpus, "sources": corpus, "limits": self.limits(request), "watch": watch}
+        shared: dict[str, Any] = {
+            "retriever": corpus,
+            "sources": corpus,
+            "limits": self.limits(request),
+            "watch": watch,
+        }
         if engine.crew and request.method in METHODS:
             key = f"{corpus.request_id}/{uuid4().hex[:8]}"  # a client may send one id twice
             method = METHODS[request.method]
@@ -151,6 +156,11 @@ class Asker:
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
+
+
+def room_of(llm: LLM, bounds: dict[str, Any]) -> Room:
+    """Of a process that carries out steps; the corpus comes with each question."""
+    return Room(Dispatcher(llm, **bounds))
 
 
 def ending(task: asyncio.Task[dict[str, Any]]) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -27,14 +28,18 @@ def main(options: ServeOptions) -> None:
     """Until Ctrl-C. Search is there as soon as the retriever is; the LLM follows."""
     settings = with_llm(read_settings(options.config or "", **said(options)))
     TreeIndex.open(settings.db, encoder=settings.encoder or None).close()  # told here, not by a replica
-    with ray_on_demand(num_cpus=max(os.cpu_count() or 1, FEWEST_CPUS)) as start:
+    for chatty in ("ray.serve", "ray.llm"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    with ray_on_demand(logs=True, num_cpus=max(os.cpu_count() or 1, FEWEST_CPUS)) as start:
         tell("starting Ray")
         start()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a container or a unit is stopped
         try:
             run(settings)
-        finally:
+        except KeyboardInterrupt:
             tell("stopping")
-            serve.shutdown()
+        finally:
+            stop()
 
 
 def said(options: ServeOptions) -> dict[str, Any]:
@@ -57,6 +62,15 @@ def run(settings: Settings) -> None:
     else:
         threading.Thread(target=start_llm, args=(settings, quiet), daemon=True).start()
     threading.Event().wait()
+
+
+def stop() -> None:
+    """Only what this command started: a cluster's other applications go on."""
+    if os.environ.get("RAY_ADDRESS"):
+        for name in (APP, LLM_APP):
+            serve.delete(name)
+    else:
+        serve.shutdown()
 
 
 def start_llm(settings: Settings, quiet: LoggingConfig) -> None:

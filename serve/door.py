@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.keys import Keyring
 from serve.logs import REQUEST_ID, log
-from serve.metrics import count, gauge, observe
+from serve.metrics import change, count, observe
 from serve.problems import Problem, problem_of, response_of
 from serve.settings import Settings
 
@@ -36,7 +36,6 @@ class Door:
         self.app = app
         self.settings = settings
         self.keys = keys
-        self.under_way: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,7 +43,7 @@ class Door:
         headers = Headers(scope=scope)
         REQUEST_ID.set(sane_id(headers.get("x-request-id", "")))
         visit = Visit(route_of(scope["path"]), send)
-        self.count_open(visit.route, +1)
+        change("sproutrag_open_requests", +1, route=visit.route)
         try:
             await self.let_in(scope, headers, receive, visit)
         except Exception as error:
@@ -52,7 +51,7 @@ class Door:
                 raise
             await response_of(self.refusal(error))(scope, receive, visit.send)
         finally:
-            self.count_open(visit.route, -1)
+            change("sproutrag_open_requests", -1, route=visit.route)
             visit.leave()
 
     async def let_in(self, scope: Scope, headers: Headers, receive: Receive, visit: "Visit") -> None:
@@ -92,10 +91,6 @@ class Door:
         if problem.status < 500:
             count("sproutrag_rejected_total", reason=str(problem.status))
         return problem
-
-    def count_open(self, route: str, change: int) -> None:
-        self.under_way[route] = self.under_way.get(route, 0) + change
-        gauge("sproutrag_open_requests", self.under_way[route], route=route)
 
 
 class Visit:

@@ -6,6 +6,7 @@ Loads neither vLLM nor torch: ingress replicas and carriers of steps stay small.
 import asyncio
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,8 +17,9 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from tokenizers import Tokenizer
 
+from serve.metrics import change
 from serve.settings import Settings
-from sproutrag.qa.llm import LLM, Unreachable
+from sproutrag.qa.llm import LLM, Completion, Message, Unreachable
 from sproutrag.qa.openai import Endpoint, OpenAILLM, Stream, connect, error_object, object_of
 
 LLM_APP = "llm"  # the Serve application
@@ -80,6 +82,33 @@ class HandleLLM(OpenAILLM):
             raise Unreachable(f"{place}: {type(error).__name__}: {str(error)[:200]}") from error
         if not stream.finish:
             raise Unreachable(f"{place}: the reply was cut after {len(stream.text)} characters")
+
+
+@dataclass
+class CountedLLM:
+    """An LLM whose open calls are a gauge of the process."""
+
+    llm: LLM
+
+    @property
+    def name(self) -> str:
+        return self.llm.name
+
+    @property
+    def context_tokens(self) -> int:
+        return self.llm.context_tokens
+
+    def count_tokens(self, text: str) -> int:
+        return self.llm.count_tokens(text)
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+    ) -> Completion:
+        change("sproutrag_open_llm_calls", +1)
+        try:
+            return await self.llm.complete(messages, max_tokens=max_tokens, json_schema=json_schema)
+        finally:
+            change("sproutrag_open_llm_calls", -1)
 
 
 def read_event(line: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Every metric of the endpoint, once; Ray exports each as ray_<name>. Dashboards are tested against this."""
 
+from collections import Counter as Counted
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     name: tags for kind in MEANINGS.values() for name, (_, tags) in kind.items()
 }
 
+UNDER_WAY: Counted[tuple[str, ...]] = Counted()
+
 
 @cache
 def metric(name: str) -> Any:
@@ -56,3 +59,10 @@ def observe(name: str, seconds: float, **tags: str) -> None:
 
 def gauge(name: str, value: float, **tags: str) -> None:
     metric(name).set(value, tags=tags)
+
+
+def change(name: str, by: int, **tags: str) -> None:
+    """A gauge of how many there are in this process."""
+    key = (name, *tags.values())
+    UNDER_WAY[key] += by
+    gauge(name, UNDER_WAY[key], **tags)

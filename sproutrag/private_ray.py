@@ -24,7 +24,7 @@ OBJECT_STORE_BYTES = 512 << 20  # of a private Ray: parcels are small, and few a
 
 
 @contextmanager
-def ray_on_demand(**resources: Any) -> Iterator[Callable[[], None]]:
+def ray_on_demand(logs: bool = False, **resources: Any) -> Iterator[Callable[[], None]]:
     """Yields a function that starts Ray, or joins the cluster, the first time it is called.
 
     `resources` are declared of a private one (num_cpus).
@@ -37,7 +37,7 @@ def ray_on_demand(**resources: Any) -> Iterator[Callable[[], None]]:
 
     def start() -> None:
         if not ray.is_initialized():
-            start_ray(scratch, **resources)
+            start_ray(scratch, logs, **resources)
 
     try:
         yield start
@@ -60,13 +60,16 @@ def remove_abandoned(folder: str) -> None:
         os.close(handle)
 
 
-def start_ray(scratch: str, **resources: Any) -> None:
-    """Quiet, without a dashboard; a private Ray listens on this machine only, so it needs no token."""
+def start_ray(scratch: str, logs: bool = False, **resources: Any) -> None:
+    """Quiet, without a dashboard; a private Ray listens on this machine only, so it needs no token.
+
+    logs: what workers write to standard error comes out here.
+    """
     warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray forks only to start programs
     warnings.filterwarnings("ignore", category=RayDeprecationWarning)  # Ray is pinned; updating it is a task
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     environment = worker_environment()
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": logs}
     if os.environ.get("RAY_ADDRESS"):
         with native_stderr_silenced():
             ray.init(runtime_env={"env_vars": environment}, **quiet)
