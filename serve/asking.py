@@ -17,7 +17,6 @@ from serve.keys import Tenant
 from serve.logs import REQUEST_ID, log
 from serve.metrics import change, count
 from serve.problems import Problem, problem_of, told
-from serve.reading import narrowed
 from serve.settings import Settings
 from serve.traces import spans_of_question
 from sproutrag.documents import LONE_SURROGATE
@@ -95,7 +94,7 @@ class Asker:
     async def ask(self, request: AskRequest, tenant: Tenant, watch: Watch) -> dict[str, Any]:
         """The outcome, as `sproutrag ask --json` prints it. A client that leaves cancels all of it."""
         engine = await self.ready_engine()
-        where = narrowed(tenant.where, request.where)
+        where = tenant.narrowed(request.where)
         request_id = REQUEST_ID.get()
         snapshot = await retriever_handle().snapshot_for.remote(where)
         question = LONE_SURROGATE.sub("\ufffd", request.question)

@@ -26,7 +26,6 @@ from serve.keys import Keyring, Tenant
 from serve.logs import REQUEST_ID, start_logging
 from serve.probes import Probes, scrape
 from serve.problems import Problem, on_http_error, on_invalid
-from serve.reading import narrowed
 from serve.settings import Settings
 from serve.traces import start_tracing
 
@@ -176,7 +175,7 @@ class Routes:
             k=asked.k,
             mode=asked.mode,
             doc=asked.doc,
-            where=narrowed(tenant.where, asked.where),
+            where=tenant.narrowed(asked.where),
             snapshot=asked.snapshot,
             request_id=REQUEST_ID.get(),
         )

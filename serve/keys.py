@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from serve.logs import log
 from serve.problems import Problem
 from serve.settings import SettingsProblem
-from sproutrag.where import WhereError, parse
+from sproutrag.where import WhereError, both, parse
 
 LOOK_AGAIN_S = 1.0  # between two looks at the file
 SCHEME = "bearer "
@@ -62,6 +62,10 @@ class Tenant:
     name: str
     concurrent: int
     where: str | None = None
+
+    def narrowed(self, asked: str | None) -> str | None:
+        """Of what this key may see, what the request asks for. Raises WhereError."""
+        return both(self.where, asked) if self.where and asked else self.where or asked
 
 
 class Keyring:

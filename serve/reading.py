@@ -18,7 +18,6 @@ from sproutrag.retriever import asked
 from sproutrag.search import Passage
 from sproutrag.snapshots import DocumentNotFound, NoIndex, list_snapshots, read_snapshot
 from sproutrag.tree import Tree
-from sproutrag.where import both
 
 HELD = 3  # snapshots open at once: the newest, and older ones that were read last
 PROBE = "readiness"  # what a check of health looks for
@@ -226,8 +225,3 @@ def nodes_of(tree: Tree) -> list[dict[str, Any]]:
         {"node": node, "children": below, "slice": at, "height": up}
         for node, (below, at, up) in enumerate(zip(children, slices, height, strict=True))
     ]
-
-
-def narrowed(own: str | None, asked: str | None) -> str | None:
-    """What a key may see, of that what the request asks for."""
-    return both(own, asked) if own and asked else own or asked

@@ -56,7 +56,7 @@ class Retriever:
         count("sproutrag_documents_walked_total", hits + misses - sum(self.counted))
         self.counted = (hits, misses)
 
-    @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.002)
+    @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.0)
     async def encode(self, queries: list[str]) -> list[Encoded]:
         began = time.perf_counter()
         encoded = await asyncio.to_thread(self.reading.encode, queries)

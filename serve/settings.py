@@ -93,8 +93,9 @@ class Settings(BaseSettings):
     """GPUs, or a part of one, for the encoder of a retriever replica."""
     batch_size: int = Field(16, ge=1)
     """Queries that are encoded together, at most."""
-    batch_wait_s: float = Field(0.002, ge=0)
-    """Seconds that a query may wait for others to be encoded with."""
+    batch_wait_s: float = Field(0.0, ge=0)
+    """Seconds that a query waits for others to be encoded with; at 0 those that came while others were
+    encoded are the next batch."""
     cache_bytes: int = Field(1 << 30, gt=0)
     """Memory for opened documents (text, tree, vectors) of each retriever replica, in bytes."""
     snapshot_poll_s: float = Field(10.0, gt=0)
