@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from serve.bodies import AskRequest
 from serve.corpora import ServedCorpus, retriever_handle
-from serve.engines import CountedLLM, open_engine
+from serve.engines import CountedLLM, NotReady, open_engine
 from serve.keys import Tenant
 from serve.logs import REQUEST_ID, log
 from serve.metrics import change, count
@@ -30,6 +30,7 @@ from sproutrag.qa.trace import outcome
 
 KEEP_ALIVE_S = 10.0  # between two signs of life of a stream
 BUSY_S = 2  # Retry-After when there is no room for a question
+WARM_UP_S = 2.0  # between two looks whether the LLM is up
 ENDINGS = ("done", "error")
 Watch = Callable[[str, dict[str, Any]], None]
 Event = tuple[str, dict[str, Any]] | None
@@ -65,6 +66,13 @@ class Asker:
                 self.engine = Engine(llm, Dispatcher(llm, **self.bounds()), crew)
                 log("llm ready", model=llm.name, context_tokens=llm.context_tokens)
             return self.engine
+
+    async def warm_up(self) -> None:
+        """So that the first question finds everything open."""
+        while self.engine is None:
+            with suppress(NotReady):
+                await self.ready_engine()
+            await asyncio.sleep(WARM_UP_S)
 
     def bounds(self) -> dict[str, Any]:
         limits = self.settings

@@ -1,11 +1,14 @@
 """`sproutrag serve`: the same applications on this machine, on a Ray of their own, or on RAY_ADDRESS."""
 
+import io
 import logging
 import os
+import re
 import signal
+import socket
 import sys
 import threading
-from typing import Any
+from typing import Any, TextIO
 
 from ray import serve
 from ray.serve.config import HTTPOptions
@@ -24,6 +27,9 @@ from sproutrag.qa.options import ServeOptions
 FEWEST_CPUS = 4  # that Ray is told of: each replica reserves one; on a small machine they share the cores
 
 
+OURS = re.compile(r'(?:serve: |\{"time"|\d{4}-\d\d-\d\dT).*')
+
+
 def main(options: ServeOptions) -> None:
     """Until Ctrl-C. Search is there as soon as the retriever is; the LLM follows."""
     settings = with_llm(read_settings(options.config or "", **said(options)))
@@ -31,8 +37,11 @@ def main(options: ServeOptions) -> None:
     for chatty in ("ray.serve", "ray.llm"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     with ray_on_demand(logs=True, num_cpus=max(os.cpu_count() or 1, FEWEST_CPUS)) as start:
+        shown = sys.stdout, sys.stderr
         tell("starting Ray")
         start()
+        if os.environ.get("SPROUTRAG_DEBUG") != "1":
+            sys.stdout = sys.stderr = OnlyOurs(sys.stderr)  # type: ignore[assignment]
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a container or a unit is stopped
         try:
             run(settings)
@@ -40,6 +49,7 @@ def main(options: ServeOptions) -> None:
             tell("stopping")
         finally:
             stop()
+            sys.stdout, sys.stderr = shown
 
 
 def said(options: ServeOptions) -> dict[str, Any]:
@@ -51,17 +61,23 @@ def said(options: ServeOptions) -> dict[str, Any]:
 
 def run(settings: Settings) -> None:
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
-    http = HTTPOptions(host=settings.host, port=settings.port)
+    port = settings.port or free_port(settings.host)
+    http = HTTPOptions(host=settings.host, port=port)
     serve.start(http_options=http, proxy_location="HeadOnly", logging_config=quiet)
     tell("starting the retriever")
     serve.run(build_app(settings), name=APP, route_prefix="/", logging_config=quiet)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    tell(f"search is ready: http://{host}:{settings.port}/")
+    tell(f"search is ready: http://{host}:{port}/")
     if is_url(settings.llm):
         tell(f"questions go to {settings.llm}")
     else:
         threading.Thread(target=start_llm, args=(settings, quiet), daemon=True).start()
     threading.Event().wait()
+
+
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as place:
+        return place.getsockname()[1]
 
 
 def stop() -> None:
@@ -91,6 +107,22 @@ def make_key(name: str) -> str:
     print(f"key of {name}, shown once: {key}", file=sys.stderr)
     print("add to the file of keys:", file=sys.stderr)
     return entry
+
+
+class OnlyOurs(io.TextIOBase):
+    """Of what Ray relays from its processes only our log; all of it with SPROUTRAG_DEBUG=1."""
+
+    def __init__(self, onward: TextIO) -> None:
+        self.onward = onward
+        self.begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self.begun = (self.begun + text).split("\n")
+        for line in lines:
+            if found := OURS.search(line):
+                self.onward.write(found[0] + "\n")
+        self.onward.flush()
+        return len(text)
 
 
 def tell(line: str) -> None:

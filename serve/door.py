@@ -1,5 +1,7 @@
 """What every request passes first: an id, a key, a body of bounded size; and what is counted of it.
 
+Ray Serve gives each request its X-Request-Id, or takes the client's, and sends it back.
+
 Pure ASGI, before FastAPI reads anything, so that a refusal costs next to nothing.
 """
 
@@ -109,7 +111,6 @@ class Visit:
             headers = MutableHeaders(scope=message)
             for name, value in SAFE.items():
                 headers.setdefault(name, value)
-            headers["X-Request-Id"] = REQUEST_ID.get()
         await self.onward(message)
 
     def leave(self) -> None:

@@ -62,6 +62,7 @@ class Ingress:
         self.keys = Keyring(self.settings.keys, concurrent=self.settings.concurrent_per_key)
         self.asker = Asker(self.settings)
         self.probes = Probes(self.asker)
+        self.warming = asyncio.get_event_loop().create_task(self.asker.warm_up())
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_api(self.settings, self.keys, self.asker, self.probes)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from serve.engines import NotReady
 from serve.logs import REQUEST_ID, log
 from sproutrag.documents import LONE_SURROGATE
-from sproutrag.snapshots import DocumentNotFound, IndexProblem, NoIndex
+from sproutrag.snapshots import DocumentNotFound, IndexProblem, NoIndex, NoSnapshot
 from sproutrag.where import WhereError
 
 MEDIA_TYPE = "application/problem+json"
@@ -80,13 +80,32 @@ def bad_filter(error: Exception) -> Problem:
 
 
 def no_index(error: Exception) -> Problem:
+    """Where the index lies is the operator's business: it is in the log, and on /readyz."""
+    log("no index", level=30, error=plain(error))
     return Problem(
-        503, "There is no index yet", plain(error), "Try again when it is there.", {"Retry-After": "30"}
+        503,
+        "There is no index yet",
+        "The server has no published snapshot.",
+        "Try again when the first indexing run has ended.",
+        {"Retry-After": "30"},
     )
 
 
 def index_trouble(error: Exception) -> Problem:
-    return Problem(503, "The index cannot be read", plain(error), "Tell the operator.", {"Retry-After": "30"})
+    log("index trouble", level=40, error=plain(error))
+    return Problem(
+        503,
+        "The index cannot be read",
+        "What is stored contradicts itself, or is gone.",
+        "Tell the operator the request_id; `sproutrag verify` finds what is broken.",
+        {"Retry-After": "30"},
+    )
+
+
+def no_snapshot(error: Exception) -> Problem:
+    return Problem(
+        404, "No such snapshot", "It was never there or is gone.", "Take one of /v1/snapshots, or none."
+    )
 
 
 def no_engine(error: Exception) -> Problem:
@@ -111,6 +130,7 @@ def plain(error: Exception) -> str:
 
 KNOWN: list[tuple[Any, Any]] = [
     (DocumentNotFound, not_found),
+    (NoSnapshot, no_snapshot),
     (NoIndex, no_index),
     (IndexProblem, index_trouble),
     (WhereError, bad_filter),

@@ -24,6 +24,7 @@ class IndexProblem(Exception):
 
     IndexProblem
     ├── NoIndex             nothing to read at this place, or no place
+    │   └── NoSnapshot      no snapshot of that number, or no longer
     ├── EncoderMismatch     stored vectors and the encoder at hand belong to different models or settings
     ├── Unstorable          a document that must not be written (non-finite vectors, the same id twice)
     ├── BrokenIndex         the tables contradict each other
@@ -36,6 +37,10 @@ class IndexProblem(Exception):
 
 
 class NoIndex(IndexProblem):
+    pass
+
+
+class NoSnapshot(NoIndex):
     pass
 
 
@@ -160,7 +165,7 @@ def read_snapshot(db: str, id: int) -> Snapshot:
     if not files.exists(path):
         known = list_snapshots(db)
         kept = f"snapshots {known[0]} to {known[-1]} are there" if known else "there are no snapshots"
-        raise NoIndex(f"snapshot {id} is not in {db}: {kept}")
+        raise NoSnapshot(f"snapshot {id} is not in {db}: {kept}")
     record = json.loads(files.cat_file(path))
     if record.pop("format") > RECORD_FORMAT:
         raise NoIndex(f"{snapshot_path(db, id)} was written by a newer sproutrag: update this installation")

@@ -1,5 +1,6 @@
 """The commands of question answering: ask, answer, serve, trace. Each imports its job when it runs."""
 
+import os
 import sys
 from contextlib import redirect_stdout
 
@@ -39,6 +40,8 @@ def answer(options: AnswerOptions) -> int:
 
 
 def serve(options: ServeOptions) -> int:
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # each line of a log counts; Ray reads this when imported
+    os.environ.setdefault("RAY_SERVE_USE_GRPC_BY_DEFAULT", "1")  # halves what a call between replicas costs
     from serve.command import main as run_server
     from serve.command import make_key
 

@@ -1,0 +1,132 @@
+"""`sproutrag serve` as a process of its own, over a small index with tenants, with a simulated engine."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from pipelines.llm_simulator import simulator_process
+from sproutrag.documents import Document
+from tests.qa.oracle import OURS, read_gold, read_jsonl
+from tests.qa.real_index import real_index
+
+PATIENCE_S = 180.0
+KEYS = {"all": "sr-all", "red": "sr-red", "blue": "sr-blue", "old": "sr-old", "one": "sr-one"}
+MORE = {
+    "red": {"where": "tenant = 'red'"},
+    "blue": {"where": "tenant = 'blue'"},
+    "old": {"not_after": "2020-01-01"},
+    "one": {"concurrent": 1},
+}
+SECRETS = {
+    "red": "The vault of Redmoor opens with heliotrope.",
+    "blue": "The vault of Blueford opens with cobalt.",
+}
+GOLD = read_gold(OURS)
+
+
+def documents() -> list[Document]:
+    """The corpus of our plans, shared, and one secret of each tenant."""
+    shared = [
+        Document(row["doc_id"], row["text"], title=row["title"], metadata='{"tenant": "both"}')
+        for row in read_jsonl(OURS / "corpus.jsonl")
+    ]
+    own = [
+        Document(
+            f"{name}/secret one.txt", text, title=f"Vault of {name}", metadata=json.dumps({"tenant": name})
+        )
+        for name, text in SECRETS.items()
+    ]
+    return shared + own
+
+
+def write_keys(path: Path, names: dict[str, str] = KEYS) -> Path:
+    entries: list[dict[str, Any]] = [
+        {"name": name, "sha256": hashlib.sha256(key.encode()).hexdigest()} | MORE.get(name, {})
+        for name, key in names.items()
+    ]
+    path.write_text(yaml.safe_dump(entries))
+    return path
+
+
+def header(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {KEYS.get(name, name)}"} if name else {}
+
+
+@contextmanager
+def serving(db: str, encoder: str, llm: str, **settings: Any) -> Iterator[str]:
+    """The address of a server that answers searches; ended as a person ends it."""
+    environment = os.environ | {f"SPROUTRAG_{name.upper()}": str(value) for name, value in settings.items()}
+    command = [sys.executable, "-m", "sproutrag.cli", "serve", "--db", db, "--encoder", encoder]
+    command += ["--llm", llm, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr
+        said: list[str] = []
+        try:
+            for line in process.stderr:
+                said.append(line)
+                if "search is ready: " in line:
+                    break
+            else:
+                raise AssertionError("".join(said[-20:]))
+            drain(process.stderr)
+            yield line.split("search is ready: ")[1].strip().rstrip("/")
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+
+
+def drain(pipe: Any) -> None:
+    """Read on, so that the server never waits for somebody to read what it logs."""
+    import threading
+
+    threading.Thread(target=lambda: [None for _ in pipe], daemon=True).start()
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("endpoint")
+    real_index(folder, documents())
+    write_keys(folder / "keys.yaml")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[str]:
+    with simulator_process("tests.serve.talker:of_plans", str(OURS), output_token_s=0.001) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def server(place: Path, engine: str) -> Iterator[str]:
+    limits = {
+        "keys": place / "keys.yaml",
+        "snapshot_poll_s": 0.5,
+        "body_timeout_s": 2,
+        "max_body_bytes": 100_000,
+    }
+    with serving(str(place / "db"), str(place / "tiny"), engine, **limits) as url:
+        wait_until_ready(url)
+        yield url
+
+
+def wait_until_ready(url: str) -> None:
+    for _ in range(int(PATIENCE_S)):
+        if httpx2.get(f"{url}/readyz", timeout=30).status_code == 200:
+            return
+    raise AssertionError(httpx2.get(f"{url}/readyz", timeout=30).text)
+
+
+def events_of(stream: Any) -> list[tuple[str, Any]]:
+    """(event, data) of a whole stream."""
+    return [(event.event, json.loads(event.data)) for event in httpx2.EventSource(stream)]
