@@ -45,7 +45,9 @@ class PlanPlayer:
         self.known = {plain(node["question"]): node for tree in self.trees for node in nodes_of(tree)}
 
     def speak(self, body: dict[str, Any]) -> Reply:
-        """For the simulator: the reply to the body of a request."""
+        """For the simulator: the reply to the body of a request; a word where it only looks for life."""
+        if "response_format" not in body:
+            return Reply("yes")
         schema = body["response_format"]["json_schema"]["schema"]
         return Reply(json.dumps(self.reply(body["messages"][-1]["content"], schema["properties"])))
 

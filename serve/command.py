@@ -41,7 +41,7 @@ def main(options: ServeOptions) -> None:
         tell("starting Ray")
         start()
         if os.environ.get("SPROUTRAG_DEBUG") != "1":
-            sys.stdout = sys.stderr = OnlyOurs(sys.stderr)  # type: ignore[assignment]
+            sys.stdout = sys.stderr = OnlyOurs(sys.stderr)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a container or a unit is stopped
         try:
             run(settings)

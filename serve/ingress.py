@@ -209,18 +209,19 @@ def add_evidence(api: FastAPI, rooms: Routes) -> None:
     @api.post("/v1/search", response_model=bodies.SearchReply, **WITH_KEY)
     async def search(asked: bodies.SearchRequest, tenant: Who) -> Any:
         """Evidence for a query: passages of whole leaves with exact spans. No LLM is asked."""
-        return await rooms.search(asked, tenant)
+        return JSONResponse(await rooms.search(asked, tenant))
 
     @api.get("/v1/documents/{doc_id:path}", response_model=bodies.DocumentBody, **WITH_KEY)
     async def read_document(doc_id: str, tenant: Who) -> Any:
         """A document's text as it was indexed, and the spans of its leaves."""
-        return await rooms.read("document", doc_id, where=tenant.where, snapshot=None)
+        return JSONResponse(await rooms.read("document", doc_id, where=tenant.where, snapshot=None))
 
     @api.get("/v1/trees/{doc_id:path}", response_model=bodies.TreeBody, **WITH_KEY)
     async def read_tree(doc_id: str, tenant: Who, query: str = "") -> Any:
         """A document's sprout tree; with a query the beam's path through it."""
         rooms.bounded(chars=query, k=1)
-        return await rooms.read("tree", doc_id, query=query, where=tenant.where, snapshot=None)
+        named = {"query": query, "where": tenant.where, "snapshot": None}
+        return JSONResponse(await rooms.read("tree", doc_id, **named))
 
     @api.get("/v1/snapshots", response_model=bodies.SnapshotsBody, **WITH_KEY)
     async def list_snapshots(tenant: Who) -> Any:

@@ -2,12 +2,7 @@
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +11,7 @@ import pytest
 import yaml
 
 from pipelines.llm_simulator import simulator_process
+from pipelines.serve_process import serving
 from sproutrag.documents import Document
 from tests.qa.oracle import OURS, read_gold, read_jsonl
 from tests.qa.real_index import real_index
@@ -63,36 +59,6 @@ def header(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {KEYS.get(name, name)}"} if name else {}
 
 
-@contextmanager
-def serving(db: str, encoder: str, llm: str, **settings: Any) -> Iterator[str]:
-    """The address of a server that answers searches; ended as a person ends it."""
-    environment = os.environ | {f"SPROUTRAG_{name.upper()}": str(value) for name, value in settings.items()}
-    command = [sys.executable, "-m", "sproutrag.cli", "serve", "--db", db, "--encoder", encoder]
-    command += ["--llm", llm, "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr
-        said: list[str] = []
-        try:
-            for line in process.stderr:
-                said.append(line)
-                if "search is ready: " in line:
-                    break
-            else:
-                raise AssertionError("".join(said[-20:]))
-            drain(process.stderr)
-            yield line.split("search is ready: ")[1].strip().rstrip("/")
-        finally:
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-
-
-def drain(pipe: Any) -> None:
-    """Read on, so that the server never waits for somebody to read what it logs."""
-    import threading
-
-    threading.Thread(target=lambda: [None for _ in pipe], daemon=True).start()
-
-
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("endpoint")
@@ -115,7 +81,7 @@ def server(place: Path, engine: str) -> Iterator[str]:
         "body_timeout_s": 2,
         "max_body_bytes": 100_000,
     }
-    with serving(str(place / "db"), str(place / "tiny"), engine, **limits) as url:
+    with serving(str(place / "db"), encoder=str(place / "tiny"), llm=engine, **limits) as (url, _):
         wait_until_ready(url)
         yield url
 

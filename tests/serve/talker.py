@@ -1,19 +1,12 @@
 """An engine for the endpoint's tests: knows the gold plans, and of other questions only that it does not."""
 
-import json
 from typing import Any
 
-from pipelines.llm_simulator import Reply, Speak
+from pipelines.llm_simulator import Speak
 from pipelines.plan_player import PlanPlayer, plain
 
 
 class Talker(PlanPlayer):
-    def speak(self, body: dict[str, Any]) -> Reply:
-        if "response_format" not in body:
-            return Reply("yes")
-        schema = body["response_format"]["json_schema"]["schema"]
-        return Reply(json.dumps(self.reply(body["messages"][-1]["content"], schema["properties"])))
-
     def answer(self, key: str, node: dict[str, Any], passages: list[tuple[str, str, str]]) -> dict[str, Any]:
         if node["answer"]:
             return super().answer(key, node, passages)
