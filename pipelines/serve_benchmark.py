@@ -6,6 +6,7 @@ only, so that neither side finds it in a memory of earlier ones.
 
 import asyncio
 import json
+import random
 import statistics
 import tempfile
 import time
@@ -67,14 +68,18 @@ def endpoint(options: BenchOptions) -> Iterator[tuple[TreeIndex, str, int]]:
         yield index, address, pid
 
 
-def fresh_queries(index: TreeIndex) -> Iterator[str]:
-    """Words of the corpus, never the same twice."""
+def fresh_queries(index: TreeIndex) -> Callable[[], str]:
+    """Words of the corpus, never the same twice, for whichever thread asks."""
     texts = [text.split() for text in index.documents.to_table(columns=["text"])["text"].to_pylist()]
-    rng = np.random.default_rng(3)
-    for number in count():
+    numbers = count()
+
+    def query() -> str:
+        number = next(numbers)
         words = texts[number % len(texts)]
-        start = int(rng.integers(max(len(words) - 8, 1)))
-        yield " ".join([*words[start : start + 7], f"x{number}"])
+        start = random.Random(number).randrange(max(len(words) - 8, 1))
+        return " ".join([*words[start : start + 7], f"x{number}"])
+
+    return query
 
 
 # --- one at a time
@@ -83,13 +88,13 @@ def fresh_queries(index: TreeIndex) -> Iterator[str]:
 def overhead_figures(options: BenchOptions) -> list[Figure]:
     """Searches in turn, over HTTP and in this process, when nothing else is asked."""
     with endpoint(options) as (index, address, _), httpx2.Client(base_url=address, timeout=60) as client:
-        queries = fresh_queries(index)
+        query = fresh_queries(index)
 
         def direct() -> None:
-            index.search(next(queries), k=5)
+            index.search(query(), k=5)
 
         def over_http() -> None:
-            client.post("/v1/search", json={"query": next(queries), "k": 5}).raise_for_status()
+            client.post("/v1/search", json={"query": query(), "k": 5}).raise_for_status()
 
         for _ in range(SINGLE // 10):
             direct()
@@ -114,9 +119,9 @@ def stopwatch(side: Callable[[], None]) -> float:
 def load_figures(options: BenchOptions) -> list[Figure]:
     """64 searchers for a minute: errors, throughput and p95 beside searches in this process; memory."""
     with endpoint(options) as (index, address, pid):
-        queries = fresh_queries(index)
-        direct = in_threads(lambda: index.search(next(queries), k=5), SEARCHERS, DIRECT_S)
-        spans, errors, memory = asyncio.run(under_load(address, queries, pid))
+        query = fresh_queries(index)
+        direct = in_threads(lambda: index.search(query(), k=5), SEARCHERS, DIRECT_S)
+        spans, errors, memory = asyncio.run(under_load(address, query, pid))
     settings = {"searchers": SEARCHERS, "seconds": LOAD_S, "errors": errors, "searches": len(spans)}
     rate, reference = len(spans) / LOAD_S, len(direct) / DIRECT_S
     slow, slow_direct = (1e3 * float(np.quantile(side, 0.95)) for side in (spans, direct))
@@ -144,7 +149,9 @@ def in_threads(search: Callable[[], Any], threads: int, seconds: float) -> list[
     return [span for part in parts for span in part.result()]
 
 
-async def under_load(address: str, queries: Iterator[str], pid: int) -> tuple[list[float], int, list[float]]:
+async def under_load(
+    address: str, query: Callable[[], str], pid: int
+) -> tuple[list[float], int, list[float]]:
     """Seconds of each search, how many failed, and the server's memory on the way (after a tenth, at the
     end)."""
     spans: list[float] = []
@@ -156,7 +163,7 @@ async def under_load(address: str, queries: Iterator[str], pid: int) -> tuple[li
         async def searcher() -> None:
             while time.monotonic() < deadline:
                 began = time.perf_counter()
-                reply = await client.post("/v1/search", json={"query": next(queries), "k": 5})
+                reply = await client.post("/v1/search", json={"query": query(), "k": 5})
                 spans.append(time.perf_counter() - began)
                 if reply.status_code != 200:
                     failed.append(reply.status_code)

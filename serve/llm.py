@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import ray
 import torch
 from ray import serve
 from ray.serve.llm import LLMConfig, LLMServer, build_llm_deployment
@@ -54,6 +55,13 @@ def weights_of(settings: Settings) -> str:
     return find_llm(name) if name.lower() in PACKAGED_LLMS or os.path.isdir(name) else name
 
 
+def runs_on_gpu(settings: Settings) -> bool:
+    """The node that builds the application need not be the one that runs it."""
+    if settings.llm_device != "auto":
+        return settings.llm_device == "cuda"
+    return torch.cuda.is_available() or (ray.is_initialized() and ray.cluster_resources().get("GPU", 0) > 0)
+
+
 def build_llm(settings: Settings) -> serve.Application:
     if is_url(settings.llm):
         raise SettingsProblem(
@@ -63,7 +71,7 @@ def build_llm(settings: Settings) -> serve.Application:
         raise SettingsProblem(
             f"engine: {', '.join(sorted(forbidden))} could run code out of a model's directory"
         )
-    on_gpu = torch.cuda.is_available() or settings.tensor_parallel > 1
+    on_gpu = runs_on_gpu(settings)
     context_tokens = settings.llm_context_tokens or (0 if on_gpu else CPU_CONTEXT)
     arguments = engine_arguments(on_gpu=on_gpu, context_tokens=context_tokens or None)
     arguments |= {"tensor_parallel_size": settings.tensor_parallel} | settings.engine

@@ -109,6 +109,8 @@ class Settings(BaseSettings):
     """Requests in flight on each vLLM replica that autoscaling aims at."""
     llm_context_tokens: int = Field(0, ge=0)
     """Prompt and reply together; 0: the model's own limit, and 8192 without a GPU."""
+    llm_device: Literal["auto", "cuda", "cpu"] = "auto"
+    """What vLLM runs on; auto: a GPU, if this machine or its Ray cluster has one."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs that share one vLLM replica."""
     engine: dict[str, Any] = {}
