@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sproutrag.options import SearchOptions
 from sproutrag.qa.options import MethodName, ReasoningOptions
 
-Span = tuple[int, int]
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 Text = Annotated[str, Field(min_length=1)]
 EXAMPLE_PASSAGE = {
     "doc_id": "lighthouse.txt",
@@ -75,7 +75,7 @@ class LimitsBody(Asked):
     max_depth: int = Field(ReasoningOptions.max_depth, ge=1, le=8)
     max_calls: int = Field(ReasoningOptions.max_calls, ge=1, le=ReasoningOptions.max_calls)
     max_tokens: int = Field(ReasoningOptions.max_tokens, ge=1, le=ReasoningOptions.max_tokens)
-    max_seconds: float | None = Field(None, gt=0)
+    max_seconds: float | None = Field(None, ge=0.001)
 
 
 class AskRequest(Asked):

@@ -234,7 +234,7 @@ def add_questions(api: FastAPI, rooms: Routes) -> None:
         200: {
             "description": "The outcome; with `Accept: text/event-stream` server-sent events: start, node, "
             "evidence, answer, and at the end done or error.",
-            "content": {STREAM: {"schema": {"type": "string"}}},
+            "content": {STREAM: {"schema": {"type": "object", "required": ["data"]}}},
         }
     }
     with_key = WITH_KEY | {"responses": PROBLEMS | streams}

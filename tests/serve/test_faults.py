@@ -1,6 +1,6 @@
 """What goes wrong under load: replicas that die, clients that leave, snapshots that move, hostile senders.
 
-A Ray of the test's own, so that replicas can be found and killed; everything else as `sproutrag serve` has it.
+The server is `sproutrag serve` itself, with two retriever replicas; its processes are found and killed.
 """
 
 import os
