@@ -94,8 +94,8 @@ def build_api(settings: Settings, keys: Keyring, asker: Asker, probes: Probes) -
     return api
 
 
-def tenant_of(request: Request) -> Tenant:
-    """Whom the door let in."""
+async def tenant_of(request: Request) -> Tenant:
+    """Whom the door let in. Async: a plain function would be run in a thread of its own."""
     return request.state.tenant
 
 

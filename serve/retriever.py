@@ -28,6 +28,7 @@ class Retriever:
         self.encode.set_max_batch_size(self.settings.batch_size)
         self.encode.set_batch_wait_timeout_s(self.settings.batch_wait_s)
         self.counted = (0, 0)
+        self.searching = 0
         self.move_on()
         self.polling = asyncio.get_event_loop().create_task(self.follow())
 
@@ -75,11 +76,17 @@ class Retriever:
         request_id: str,
     ) -> tuple[int, list[Passage]]:
         REQUEST_ID.set(request_id)
-        encoded = await self.encode(query) if any(map(str.isalnum, query)) else None
-        began = time.perf_counter()
-        found = await asyncio.to_thread(
-            self.reading.search, query, encoded, k=k, mode=mode, doc=doc, where=where, snapshot=snapshot
-        )
+        alone = self.searching == 0  # nobody to be encoded with: the search does it, without another hop
+        self.searching += 1
+        try:
+            together = not alone and any(map(str.isalnum, query))
+            encoded = await self.encode(query) if together else None
+            began = time.perf_counter()
+            found = await asyncio.to_thread(
+                self.reading.search, query, encoded, k=k, mode=mode, doc=doc, where=where, snapshot=snapshot
+            )
+        finally:
+            self.searching -= 1
         seconds = time.perf_counter() - began
         observe("sproutrag_stage_seconds", seconds, stage="search")
         log("search", leaves=k, passages=len(found[1]), snapshot=found[0], seconds=round(seconds, 4))
