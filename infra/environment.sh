@@ -17,7 +17,7 @@ find_python() {
 install_locked() {
     # --no-compile saves a minute: what runs is compiled when it first runs.
     .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --no-compile "$@" |
-        grep --line-buffered -E '^(Collecting|Installing|Successfully)' | cut -c1-100 >&2
+        { grep --line-buffered -E '^(Collecting|Installing|Successfully)' || true; } | cut -c1-100 >&2  # nothing new is no failure
 }
 
 prepare_environment() {
