@@ -1,5 +1,7 @@
-"""What kustomize would give to a cluster, as far as our folders use it: resources, components, JSON 6902 patches and
-ConfigMaps of files under their plain names."""
+"""What kustomize would give to a cluster, as far as our folders use it.
+
+That is: resources, components, JSON 6902 patches, ConfigMaps of files under their plain names.
+"""
 
 from collections.abc import Iterator
 from copy import deepcopy

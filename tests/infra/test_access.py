@@ -1,4 +1,4 @@
-"""Images, secrets, accounts, volumes that the manifests name exist; pods hold no right that they do not need."""
+"""Images, secrets, accounts, volumes that manifests name exist; pods hold no right that they do not need."""
 
 import re
 from typing import Any
@@ -70,7 +70,8 @@ def test_no_pod_is_root_and_only_the_head_and_the_launcher_talk_to_kubernetes(fo
 
 def admitted(policy: Manifest, port: int) -> list[Manifest]:
     """The peers that a policy lets in to a port; {} is everybody."""
-    rules = [r for r in policy["spec"]["ingress"] if port in [p["port"] for p in r.get("ports", [{"port": port}])]]
+    anything = [{"port": port}]
+    rules = [r for r in policy["spec"]["ingress"] if port in values_of("port", r.get("ports", anything))]
     return [peer for rule in rules for peer in rule.get("from", [{}])]
 
 
@@ -86,7 +87,8 @@ def test_only_the_endpoints_port_is_open_and_submitters_reach_the_head(folder: s
     assert admitted(policy, 6379) == admitted(policy, 10001) == [ray_pods]
     assert {"podSelector": {"matchLabels": {submitters: "true"}}} in admitted(policy, 8265)
     for template in pods(objects):
-        name, labels = template["spec"]["containers"][0]["name"], template.get("metadata", {}).get("labels", {})
+        name = template["spec"]["containers"][0]["name"]
+        labels = template.get("metadata", {}).get("labels", {})
         assert (labels.get(submitters) == "true") == (name == "submit")
         assert (labels.get("app.kubernetes.io/part-of") == "sproutrag") == name.startswith("ray-")
 

@@ -14,7 +14,7 @@ import pytest
 from tests.infra.manifests import KUBERAY, built
 
 sys.path.insert(0, str(KUBERAY / "base"))
-import launch  # noqa: E402
+import launch
 
 PATH = "/apis/ray.io/v1/namespaces/corpora/rayjobs"
 
@@ -78,7 +78,7 @@ def test_the_night_is_a_copy_that_runs_and_goes_with_its_launcher(tmp_path: Path
     assert made["spec"] == seen.template["spec"] | {"suspend": False}
     assert set(made) == {"apiVersion", "kind", "metadata", "spec"}
     assert made["metadata"]["ownerReferences"][0]["uid"] == "u1"
-    assert made["metadata"]["name"] == "sproutrag-nightly-index-29-ray", "its submitter's Job is called so too"
+    assert made["metadata"]["name"] == "sproutrag-nightly-index-29-ray", "its submitter has this name too"
     assert "uid" not in made["metadata"]
 
 

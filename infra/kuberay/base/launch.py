@@ -1,6 +1,7 @@
-"""Starts tonight's RayJob from the suspended one and waits for its end. Runs in the launcher's pod, standard library only.
+"""Starts tonight's RayJob from the suspended one and waits for its end: what the CronJob's pod runs.
 
-The new job belongs to the launcher's Job, so Kubernetes deletes it with that (`successfulJobsHistoryLimit`).
+Standard library only, mounted out of a ConfigMap. The new job belongs to the launcher's Job, so that Kubernetes
+deletes it with that (`successfulJobsHistoryLimit`).
 """
 
 import http.client
@@ -20,7 +21,7 @@ ENDED = {"Complete", "Failed", "ValidationFailed"}  # jobDeploymentStatus; Retry
 
 @dataclass(frozen=True)
 class RayJobs:
-    """The RayJobs of the pod's own namespace. account: where Kubernetes mounts token, namespace, certificate."""
+    """The RayJobs of the pod's own namespace. account: where Kubernetes mounts token and certificate."""
 
     server: str
     account: Path
@@ -45,7 +46,7 @@ class RayJobs:
 
 
 def tonights(template: dict[str, Any], *, job: str, uid: str) -> dict[str, Any]:
-    """The template's copy that runs. Another name than `job`: KubeRay calls its submitter's Job as the RayJob."""
+    """The template's copy that runs. Not named `job`: KubeRay names its submitter's Job after the RayJob."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}
     return {
         "apiVersion": template["apiVersion"],
