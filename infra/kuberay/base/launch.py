@@ -1,6 +1,6 @@
 """Starts tonight's RayJob from the suspended one and waits for its end: what the CronJob's pod runs.
 
-Standard library only, mounted out of a ConfigMap. The new job belongs to the launcher's Job, so that Kubernetes
+Standard library only, mounted out of a ConfigMap. The new job belongs to the launcher's Job, so Kubernetes
 deletes it with that (`successfulJobsHistoryLimit`).
 """
 
