@@ -54,8 +54,14 @@ def main(options: ServeOptions) -> None:
 
 def said(options: ServeOptions) -> dict[str, Any]:
     """What the command line sets; the rest is the file's, the environment's or default."""
-    names = ("db", "llm", "encoder", "host", "port", "keys")
-    given = {name: getattr(options, name) for name in names}
+    given = {
+        "db": options.db,
+        "llm": options.llm,
+        "encoder": options.encoder,
+        "host": options.host,
+        "port": options.port,
+        "keys": options.keys,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -157,8 +157,9 @@ async function look() {
 
 async function tellIndex() {
   const { current, snapshots: all } = await snapshots(), now = all.find(each => each.id === current);
-  $("empty").hidden = Boolean(now?.documents);
-  if (now?.documents) return listed([counted(now.documents, "document"), `snapshot ${current}`]);
+  const known = now && now.documents !== 0; // null: this key sees a part of the index, and is not told how much there is
+  $("empty").hidden = Boolean(known);
+  if (known) return listed([now.documents === null ? "" : counted(now.documents, "document"), `snapshot ${current}`]);
   lookAgain();
   return "no documents";
 }

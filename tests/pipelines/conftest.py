@@ -70,12 +70,8 @@ def worker(tiny_encoder: str) -> IndexDocuments:
     return IndexDocuments(db="", encoder=tiny_encoder, threads=1)
 
 
-@pytest.fixture
-def index_here(
-    tmp_path: Path, tiny_encoder: str, worker: IndexDocuments, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Report]:
-    """The whole job with its workers' code in this process, in parcels of about three documents: no Ray."""
-    worker.db = str(tmp_path / "db")
+def encoded_here(worker: IndexDocuments) -> Callable[..., Iterator[Outcome]]:
+    """The workers' code in this process, in parcels of about three documents."""
 
     def encode(wanted: pa.Table, pieces: Sequence[Piece], **_: object) -> Iterator[Outcome]:
         for reading in reading_list(pieces, wanted, size=1 << 20):
@@ -83,9 +79,36 @@ def index_here(
                 for row in parcel.to_pylist():
                     yield worker.index(unseal(row["documents"]), size=row["size"])
 
-    monkeypatch.setattr(job, "ray_on_demand", lambda: nullcontext(lambda: None))
-    monkeypatch.setattr(job, "share_out", lambda *_, **__: Workers(count=1, cpus=1, gpus=0, threads=1))
-    monkeypatch.setattr(job, "encode", encode)
+    return encode
+
+
+def run_here(patch: pytest.MonkeyPatch, worker: IndexDocuments) -> None:
+    """From now on the job needs no Ray."""
+    patch.setattr(job, "ray_on_demand", lambda: nullcontext(lambda: None))
+    patch.setattr(job, "share_out", lambda *_, **__: Workers(count=1, cpus=1, gpus=0, threads=1))
+    patch.setattr(job, "encode", encoded_here(worker))
+
+
+@pytest.fixture
+def index_first(tiny_encoder: str, worker: IndexDocuments) -> Callable[[IndexOptions], Report]:
+    """One run without Ray, for what comes before the run that a test is about."""
+
+    def run(options: IndexOptions) -> Report:
+        worker.db = options.db
+        with pytest.MonkeyPatch.context() as patch:
+            run_here(patch, worker)
+            return main(options)
+
+    return run
+
+
+@pytest.fixture
+def index_here(
+    tmp_path: Path, tiny_encoder: str, worker: IndexDocuments, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Report]:
+    """The whole job without Ray."""
+    worker.db = str(tmp_path / "db")
+    run_here(monkeypatch, worker)
 
     def run(*sources: str, **options: object) -> Report:
         return main(IndexOptions(**{"sources": sources, "db": worker.db, "encoder": tiny_encoder} | options))

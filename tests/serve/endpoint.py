@@ -2,19 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 import yaml
 
-from pipelines.llm_simulator import simulator_process
-from pipelines.serve_process import serving
 from sproutrag.documents import Document
 from tests.qa.oracle import OURS, read_gold, read_jsonl
-from tests.qa.real_index import real_index
 
 PATIENCE_S = 180.0
 KEYS = {"all": "sr-all", "red": "sr-red", "blue": "sr-blue", "old": "sr-old", "one": "sr-one"}
@@ -57,33 +52,6 @@ def write_keys(path: Path, names: dict[str, str] = KEYS) -> Path:
 
 def header(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {KEYS.get(name, name)}"} if name else {}
-
-
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("endpoint")
-    real_index(folder, documents())
-    write_keys(folder / "keys.yaml")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def engine() -> Iterator[str]:
-    with simulator_process("tests.serve.talker:of_plans", str(OURS), output_token_s=0.001) as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def server(place: Path, engine: str) -> Iterator[str]:
-    limits = {
-        "keys": place / "keys.yaml",
-        "snapshot_poll_s": 0.5,
-        "body_timeout_s": 2,
-        "max_body_bytes": 100_000,
-    }
-    with serving(str(place / "db"), encoder=str(place / "tiny"), llm=engine, **limits) as (url, _):
-        wait_until_ready(url)
-        yield url
 
 
 def wait_until_ready(url: str) -> None:

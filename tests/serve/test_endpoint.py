@@ -1,7 +1,5 @@
 """The endpoint as clients see it: a real server, a real index, an engine that knows the gold plans."""
 
-# ruff: noqa: F811 - pytest finds fixtures by name
-
 import json
 import threading
 import time
@@ -11,7 +9,7 @@ import httpx2
 import openai
 import pytest
 
-from tests.serve.endpoint import GOLD, SECRETS, engine, events_of, header, place, server  # noqa: F401
+from tests.serve.endpoint import GOLD, SECRETS, events_of, header
 
 JSON = {"Content-Type": "application/json"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

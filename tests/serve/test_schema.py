@@ -1,14 +1,12 @@
 """The OpenAPI document against the server: random requests get declared answers and never a 5xx."""
 
-# ruff: noqa: F811 - pytest finds fixtures by name
-
 import subprocess
 import sys
 
 import httpx2
 import pytest
 
-from tests.serve.endpoint import engine, header, place, server  # noqa: F401
+from tests.serve.endpoint import header
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"

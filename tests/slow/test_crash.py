@@ -9,7 +9,7 @@ from tests.slow.crash import Place, run_rounds, summary
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("fork", "rounds"), [(False, 2), (True, 12)], ids=["with Ray", "what is on disk"])
+@pytest.mark.parametrize(("fork", "rounds"), [(False, 1), (True, 8)], ids=["with Ray", "what is on disk"])
 def test_after_a_kill_at_any_moment_the_next_run_makes_the_index_whole(
     tmp_path: Path, fork: bool, rounds: int
 ) -> None:
