@@ -16,6 +16,7 @@ from tests.infra.manifests import KUBERAY, built
 sys.path.insert(0, str(KUBERAY / "base"))
 import launch
 
+pytestmark = pytest.mark.timeout(20)  # who waits for an end that never comes
 PATH = "/apis/ray.io/v1/namespaces/corpora/rayjobs"
 
 
