@@ -23,7 +23,7 @@ from sproutrag.private_ray import ray_on_demand
 from sproutrag.qa.answer import answer_question
 from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
-from sproutrag.qa.llm import LLM, Completion, Message
+from sproutrag.qa.llm import LLM, Completion, Message, OnText
 from sproutrag.qa.method import Method
 from sproutrag.qa.openai import OpenAILLM, connect
 from sproutrag.qa.question import QuestionNode
@@ -55,10 +55,17 @@ class Recorder:
         return self.llm.count_tokens(text)
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
         self.requests.append((messages, max_tokens, json_schema))
-        return await self.llm.complete(messages, max_tokens=max_tokens, json_schema=json_schema)
+        return await self.llm.complete(
+            messages, max_tokens=max_tokens, json_schema=json_schema, on_text=on_text
+        )
 
     async def again_one_by_one(self) -> None:
         for messages, max_tokens, schema in self.requests:

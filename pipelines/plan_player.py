@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines.llm_simulator import Reply, Speak
 from sproutrag.documents import leaf_spans
-from sproutrag.qa.llm import Completion, Message, Usage
+from sproutrag.qa.llm import Completion, Message, OnText, Usage
 from sproutrag.qa.openai import tokens_by_bytes
 from sproutrag.search import Passage, merged_spans
 
@@ -52,12 +52,19 @@ class PlanPlayer:
         return Reply(json.dumps(self.reply(body["messages"][-1]["content"], schema["properties"])))
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
         """For measuring what is not the engine: at once."""
         assert json_schema
         text = json.dumps(self.reply(messages[-1].content, json_schema["properties"]))
         await asyncio.sleep(0)
+        if on_text:
+            on_text(text)
         return Completion(text, Usage(1, tokens_by_bytes(messages[-1].content), tokens_by_bytes(text)))
 
     def count_tokens(self, text: str) -> int:

@@ -3,12 +3,11 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from serve.bodies import AskRequest
 from serve.corpora import ServedCorpus, retriever_handle
@@ -25,14 +24,14 @@ from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.llm import LLM
 from sproutrag.qa.question import QuestionNode
-from sproutrag.qa.ray_dispatch import Crew, Room, answer_on_ray, close_crew, open_crew
+from sproutrag.qa.ray_dispatch import Hired, Room, answer_on_ray, hire
 from sproutrag.qa.trace import outcome
+from sproutrag.qa.watch import Watch
 
 KEEP_ALIVE_S = 10.0  # between two signs of life of a stream
 BUSY_S = 2  # Retry-After when there is no room for a question
 WARM_UP_S = 2.0  # between two looks whether the LLM is up
 ENDINGS = ("done", "error")
-Watch = Callable[[str, dict[str, Any]], None]
 Event = tuple[str, dict[str, Any]] | None
 
 
@@ -42,7 +41,7 @@ class Engine:
 
     llm: LLM
     dispatcher: Dispatcher
-    crew: Crew | None
+    hired: Hired | None
 
 
 class Asker:
@@ -62,8 +61,8 @@ class Asker:
             if self.engine is None:
                 llm = CountedLLM(await open_engine(self.settings))
                 room = partial(room_of, llm, self.bounds())
-                crew = open_crew(room, self.settings.carriers) if self.settings.executor == "tasks" else None
-                self.engine = Engine(llm, Dispatcher(llm, **self.bounds()), crew)
+                hired = hire(room, self.settings.carriers) if self.settings.executor == "tasks" else None
+                self.engine = Engine(llm, Dispatcher(llm, **self.bounds()), hired)
                 log("llm ready", model=llm.name, context_tokens=llm.context_tokens)
             return self.engine
 
@@ -79,8 +78,8 @@ class Asker:
         return {"max_in_flight": limits.calls_in_flight, "call_timeout_s": limits.llm_deadline_s}
 
     def close(self) -> None:
-        if self.engine and self.engine.crew:
-            close_crew(self.engine.crew)
+        if self.engine and self.engine.hired:
+            self.engine.hired.close()
 
     # --- one question
 
@@ -99,7 +98,7 @@ class Asker:
             self.open[tenant.name] -= 1
             change("sproutrag_open_questions", -1)
 
-    async def ask(self, request: AskRequest, tenant: Tenant, watch: Watch) -> dict[str, Any]:
+    async def ask(self, request: AskRequest, tenant: Tenant, watch: Watch | None) -> dict[str, Any]:
         """The outcome, as `sproutrag ask --json` prints it. A client that leaves cancels all of it."""
         engine = await self.ready_engine()
         where = tenant.narrowed(request.where)
@@ -107,7 +106,8 @@ class Asker:
         snapshot = await retriever_handle().snapshot_for.remote(where)
         question = LONE_SURROGATE.sub("\ufffd", request.question)
         named = {"request_id": request_id, "question": question, "snapshot": snapshot}
-        watch("start", named | {"model": engine.llm.name})
+        if watch:
+            watch("start", named | {"model": engine.llm.name})
         corpus = ServedCorpus(snapshot, where, request_id)
         root = await self.resolved(request, question, engine, corpus, watch)
         count_calls(root)
@@ -115,7 +115,7 @@ class Asker:
         return outcome(root, model=engine.llm.name, snapshot=snapshot, method=request.method)
 
     async def resolved(
-        self, request: AskRequest, question: str, engine: Engine, corpus: ServedCorpus, watch: Watch
+        self, request: AskRequest, question: str, engine: Engine, corpus: ServedCorpus, watch: Watch | None
     ) -> QuestionNode:
         """With every step a Ray task where the settings say so; baselines are one call, made here."""
         shared: dict[str, Any] = {
@@ -124,10 +124,9 @@ class Asker:
             "limits": self.limits(request),
             "watch": watch,
         }
-        if engine.crew and request.method in METHODS:
-            key = f"{corpus.request_id}/{uuid4().hex[:8]}"  # a client may send one id twice
-            method = METHODS[request.method]
-            return await answer_on_ray(question, engine.crew, method=method, key=key, **shared)
+        if engine.hired and request.method in METHODS:
+            method, key = METHODS[request.method], corpus.request_id
+            return await answer_on_ray(question, engine.hired.crew, method=method, key=key, **shared)
         return await SYSTEMS[request.method](question, dispatcher=engine.dispatcher, **shared)
 
     def limits(self, request: AskRequest) -> Limits:

@@ -77,15 +77,17 @@ async def chunks(events: AsyncIterator[Event], model: str, *, include_usage: boo
         return sse(shape | {"choices": [choice]} | more)
 
     yield chunk({"role": "assistant", "content": ""})
-    said = ""
+    said, begun_anew = "", False
     async for event in events:
         if event is None:
             yield ": keep-alive\n\n"
             continue
         name, data = event
-        if name == "answer" and (delta := data["delta"]):
+        if name == "answer" and (delta := data["delta"]) and not begun_anew:
             said += delta
             yield chunk({"content": delta})
+        elif name == "answer":  # what a client has read cannot be taken back: the end says it
+            begun_anew = begun_anew or "replace" in data
         elif name == "error":
             yield sse({"error": data["error"]})
             return

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from serve.metrics import change
 from serve.settings import Settings
-from sproutrag.qa.llm import LLM, Completion, Message, Unreachable
+from sproutrag.qa.llm import LLM, Completion, Message, OnText, Unreachable
 from sproutrag.qa.openai import Endpoint, OpenAILLM, Stream, connect, error_object, object_of
 
 LLM_APP = "llm"  # the Serve application
@@ -102,11 +102,18 @@ class CountedLLM:
         return self.llm.count_tokens(text)
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
         change("sproutrag_open_llm_calls", +1)
         try:
-            return await self.llm.complete(messages, max_tokens=max_tokens, json_schema=json_schema)
+            return await self.llm.complete(
+                messages, max_tokens=max_tokens, json_schema=json_schema, on_text=on_text
+            )
         finally:
             change("sproutrag_open_llm_calls", -1)
 

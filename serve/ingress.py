@@ -186,7 +186,7 @@ class Routes:
     async def ask(self, asked: bodies.AskRequest, tenant: Tenant) -> Response:
         self.bounded(chars=asked.question, k=asked.k)
         with self.asker.admitted(tenant):
-            return JSONResponse(await self.asker.ask(asked, tenant, unwatched))
+            return JSONResponse(await self.asker.ask(asked, tenant, None))
 
     def stream(self, asked: bodies.AskRequest, tenant: Tenant, write: Writing = written_all) -> Response:
         self.bounded(chars=asked.question, k=asked.k)
@@ -198,7 +198,7 @@ class Routes:
         if not asked.stream:
             self.bounded(chars=question.question, k=question.k)
             with self.asker.admitted(tenant):
-                outcome = await self.asker.ask(question, tenant, unwatched)
+                outcome = await self.asker.ask(question, tenant, None)
             return JSONResponse(chat.completion(outcome, model))
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         write = partial(chat.chunks, model=model, include_usage=with_usage)
@@ -300,10 +300,6 @@ def page_file(name: str) -> Response:
 
 def too_much(detail: str) -> Problem:
     return Problem(422, "More than this server allows", detail, "Ask for less.")
-
-
-def unwatched(name: str, data: dict[str, Any]) -> None:
-    pass
 
 
 def deployed_ingress(settings: Settings, retriever: Any) -> serve.Application:

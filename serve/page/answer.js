@@ -16,8 +16,9 @@ export function noteTitles(passages) {
   for (const passage of passages) if (passage.title) titles.set(passage.doc_id, passage.title);
 }
 
-export function addDelta(text) {
-  streamed += text;
+/** replace: all of it anew, because a reply came to nothing and another began. */
+export function addDelta(text, replace) {
+  streamed = replace ?? streamed + text;
   $("answer").textContent = streamed;
 }
 

@@ -92,7 +92,7 @@ const READS = {
   start: () => { $("answer-box").hidden = $("tree-box").hidden = false; },
   node: putQuestion,
   evidence: ({ id, passages }) => { noteTitles(passages); putEvidence(id, passages); },
-  answer: ({ delta }) => addDelta(delta),
+  answer: ({ delta, replace }) => addDelta(delta, replace),
   done: finish,
   error: problem => { throw new Problem(problem); },
 };

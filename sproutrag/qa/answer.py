@@ -17,8 +17,8 @@ from sproutrag.qa.llm import LLMError, Retriever, Sources
 from sproutrag.qa.method import Executor, Kin, Method, Step, Tools
 from sproutrag.qa.planner import known, short_answer
 from sproutrag.qa.prompts import ANSWER, COMBINE, Answered, Combined, escape, fence_passages, fence_questions
-from sproutrag.qa.question import NOT_ANSWERED, QuestionNode
-from sproutrag.qa.watch import State, Watch, tell_answer, tell_node, unwatched
+from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.watch import ROOT, Audience, State, Watch, answer_heard, tell
 from sproutrag.search import Passage
 
 
@@ -39,14 +39,14 @@ async def answer_question(
     method: Method | None = None,
     executor: Executor | None = None,
     account: Account | None = None,
-    watch: Watch = unwatched,
+    watch: Watch | None = None,
 ) -> QuestionNode:
     """Resolve a question recursively; siblings that are ready together are planned, retrieved and answered
     together.
 
     The tree of the returned node is the trace. Cancelling the caller closes every open call.
     """
-    limits = limits or Limits()
+    limits, audience = limits or Limits(), Audience(watch)
     tools = Tools(
         dispatcher,
         retriever,
@@ -55,16 +55,17 @@ async def answer_question(
         executor or Inline(),
         limits,
         method or Method(),
-        watch,
+        audience.seat,
     )
-    return await resolve(question.strip(), tools)
+    root = await resolve(question.strip(), tools)
+    audience.finish(root)
+    return root
 
 
 async def resolve(question: str, tools: Tools) -> QuestionNode:
-    root = QuestionNode("0", planned=escape(question), question=question)
+    root = QuestionNode(ROOT, planned=escape(question), question=question)
     [root] = await Family([root], (), tools).resolve()
     root.partial = any(node.partial or node.failure or node.unexplored for node in root.walk())
-    tell_answer(tools.watch, root.answer if root.answered and root.answer else NOT_ANSWERED)
     return root
 
 
@@ -88,6 +89,8 @@ async def answer_together(nodes: list[QuestionNode], tools: Tools) -> list[Quest
     passages = joint([node.evidence for node in nodes])
     ids = [node.id for node in nodes]
     bill = Bill(owner="+".join(ids))
+    for node in nodes:
+        tell(node, State.ANSWERING, tools.watch, ids)
     try:
         reply = await tools.dispatcher.ask(
             ANSWER,
@@ -95,6 +98,7 @@ async def answer_together(nodes: list[QuestionNode], tools: Tools) -> list[Quest
             account=tools.account,
             n_questions=len(nodes),
             choices={"id": ids},
+            listen=answer_heard(nodes[0], tools.watch, "replies", 0, "answer"),
             evidence=fence_passages(passages),
             questions=fence_questions([(node.id, node.asks) for node in nodes]),
         )
@@ -159,7 +163,6 @@ async def answer_vertically(nodes: list[QuestionNode], kin: Kin, tools: Tools) -
     [node] = nodes
     node.children = await Family(node.children, (*kin.ancestors, node.asks), tools).resolve()
     known_children = [child for child in node.children if child.answered]
-    tell_node(tools.watch, node, State.ANSWERING)
     if node.each:
         list_entities(node)
     elif known_children:
@@ -179,12 +182,12 @@ async def search_alone(node: QuestionNode, tools: Tools) -> None:
     except BudgetSpent as error:
         return node.fail(str(error))
     if node.evidence:
-        tell_node(tools.watch, node, State.ANSWERING)
         await answer_cluster([node], Kin(), tools)
 
 
 async def combine(node: QuestionNode, parts: Sequence[QuestionNode], tools: Tools) -> None:
     """The answer from QA pairs; it cites what they cite. Sets a failure where the model gives none."""
+    tell(node, State.ANSWERING, tools.watch)
     try:
         reply = await tools.dispatcher.ask(
             COMBINE,
@@ -192,6 +195,7 @@ async def combine(node: QuestionNode, parts: Sequence[QuestionNode], tools: Tool
             account=tools.account,
             closing=True,
             choices={"used": [str(part.number) for part in parts]},
+            listen=answer_heard(node, tools.watch, "answer"),
             known=known(parts),
             question=node.asks,
         )

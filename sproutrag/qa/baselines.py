@@ -1,5 +1,6 @@
 """What APT-RAG is compared with, behind the interface of `answer_question`: same prompts and budget."""
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -9,10 +10,16 @@ from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.llm import LLMError, Retriever, Sources
 from sproutrag.qa.method import Method, Tools
 from sproutrag.qa.prompts import ANSWER_ALONE, escape
-from sproutrag.qa.question import NOT_ANSWERED, QuestionNode, Strategy
-from sproutrag.qa.watch import State, Watch, tell_answer, tell_node, tell_settled, unwatched
+from sproutrag.qa.question import QuestionNode, Strategy
+from sproutrag.qa.watch import ROOT, Audience, State, Watch, answer_heard, tell
 
 System = Callable[..., Awaitable[QuestionNode]]
+
+
+def started(question: str, watch: Watch | None) -> tuple[QuestionNode, Audience]:
+    root, audience = QuestionNode(ROOT, planned=escape(question), question=question), Audience(watch)
+    root.began = time.time()
+    return root, audience
 
 
 async def llm_only(
@@ -22,18 +29,23 @@ async def llm_only(
     retriever: Retriever,
     sources: Sources,
     limits: Limits | None = None,
-    watch: Watch = unwatched,
+    watch: Watch | None = None,
 ) -> QuestionNode:
     """What the model says without any evidence; one call."""
-    root = QuestionNode("0", planned=escape(question), question=question)
+    root, audience = started(question, watch)
+    tell(root, State.ANSWERING, audience.seat)
     try:
         reply = await dispatcher.ask(
-            ANSWER_ALONE, bill=root.bill, account=LocalAccount(limits or Limits()), question=question
+            ANSWER_ALONE,
+            bill=root.bill,
+            account=LocalAccount(limits or Limits()),
+            listen=answer_heard(root, audience.seat, "answer"),
+            question=question,
         )
         set_answer(root, reply.answered, reply.answers, reply.answer)
     except LLMError as error:
         root.fail(f"answer: {error}")
-    return told(root, watch)
+    return ended(root, audience)
 
 
 async def naive_rag(
@@ -43,22 +55,21 @@ async def naive_rag(
     retriever: Retriever,
     sources: Sources,
     limits: Limits | None = None,
-    watch: Watch = unwatched,
+    watch: Watch | None = None,
 ) -> QuestionNode:
     """Retrieve for the question as it is, answer; one call."""
     limits = limits or Limits()
-    tools = Tools(dispatcher, retriever, sources, LocalAccount(limits), Inline(), limits, watch=watch)
-    root = QuestionNode("0", planned=escape(question), question=question, strategy=Strategy.EXTERNAL)
-    tell_node(watch, root, State.WAITING)
+    root, audience = started(question, watch)
+    root.strategy = Strategy.EXTERNAL
+    account = LocalAccount(limits)
+    tools = Tools(dispatcher, retriever, sources, account, Inline(), limits, watch=audience.seat)
     await search_alone(root, tools)
-    return told(root, watch)
+    return ended(root, audience)
 
 
-def told(root: QuestionNode, watch: Watch) -> QuestionNode:
-    """The root as its one step left it."""
-    root.partial = root.failure is not None
-    tell_settled(watch, root)
-    tell_answer(watch, root.answer if root.answered and root.answer else NOT_ANSWERED)
+def ended(root: QuestionNode, audience: Audience) -> QuestionNode:
+    root.partial, root.ended = root.failure is not None, time.time()
+    audience.finish(root)
     return root
 
 

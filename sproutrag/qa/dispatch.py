@@ -14,11 +14,22 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from sproutrag.qa.budget import Account, Bill, BudgetSpent, Call
-from sproutrag.qa.llm import LLM, Completion, LLMError, MalformedReply, Message, Refused, Unreachable, Usage
+from sproutrag.qa.llm import (
+    LLM,
+    Completion,
+    LLMError,
+    MalformedReply,
+    Message,
+    OnText,
+    Refused,
+    Unreachable,
+    Usage,
+)
 from sproutrag.qa.prompts import Prompt
 from sproutrag.qa.replies import Choices, Unreadable, read_reply, runs_in_circles, schema_of
 
 T = TypeVar("T")
+Listen = Callable[[], OnText]  # who hears the next reply: one for each that is begun
 
 MARGIN = 64  # tokens: the engine's chat template, and where our count differs from its own (P137)
 REPAIR = (
@@ -38,6 +49,7 @@ class Request:
     schema: dict[str, Any]
     max_tokens: int
     closing: bool = False
+    listen: Listen | None = None
 
 
 class Dispatcher:
@@ -79,6 +91,7 @@ class Dispatcher:
         closing: bool = False,
         n_questions: int = 1,
         choices: Choices | None = None,
+        listen: Listen | None = None,
         **fields: str,
     ) -> T:
         """Raises MalformedReply after one repair, Unreachable, Refused or BudgetSpent. Never returns a
@@ -89,6 +102,7 @@ class Dispatcher:
             schema_of(prompt.returns, choices),
             prompt.max_tokens * n_questions,
             closing,
+            listen,
         )
         completion = await self._whole(request, bill, account)
         try:
@@ -169,7 +183,10 @@ class Dispatcher:
         try:
             async with asyncio.timeout(min(seconds_left, self.call_timeout_s)):
                 completion = await self.llm.complete(
-                    request.messages, max_tokens=request.max_tokens, json_schema=request.schema
+                    request.messages,
+                    max_tokens=request.max_tokens,
+                    json_schema=request.schema,
+                    on_text=request.listen() if request.listen else None,
                 )
             usage = completion.usage
             self.completed += 1

@@ -18,7 +18,7 @@ from sproutrag.qa.method import Kin, Step, Tools
 from sproutrag.qa.planner import contextualize, fan_out, plan
 from sproutrag.qa.prompts import ANSWER
 from sproutrag.qa.question import QuestionNode, Strategy, same_question, waves
-from sproutrag.qa.watch import State, tell_evidence, tell_node, tell_settled
+from sproutrag.qa.watch import State, tell, tell_end, tell_evidence
 from sproutrag.search import Passage
 
 LEAST_WAIT_S = 0.02  # below this a wait is scheduling noise
@@ -46,7 +46,7 @@ class Family:
             for node in wave:
                 node.wave = number
         for node in self.nodes.values():
-            tell_node(self.tools.watch, node, State.FAILED if node.failure else State.WAITING)
+            tell(node, State.FAILED if node.failure else State.WAITING, self.tools.watch)
         try:
             async with asyncio.TaskGroup() as self.tasks:
                 for number, node in self.nodes.items():
@@ -65,10 +65,10 @@ class Family:
                 node.began = time.time()
                 self.begun[number] = node
                 self.preparing.add(number)
+                tell(node, State.PLANNING, self.tools.watch)
                 self.tasks.create_task(self.pursue(number, node))
 
     async def pursue(self, number: int, node: QuestionNode) -> None:
-        tell_node(self.tools.watch, node, State.PLANNING)
         try:
             await self.prepare(number, node)
         except BudgetSpent as error:
@@ -76,8 +76,10 @@ class Family:
         if node.failure or node.reuses or (node.strategy is Strategy.EXTERNAL and not node.evidence):
             self.settle(number)
         elif node.strategy is Strategy.EXTERNAL:
+            tell(node, State.WAITING, self.tools.watch)
             self.ready.append(number)
         elif node.strategy:
+            tell(node, State.WAITING, self.tools.watch)
             self.tasks.create_task(self.carry_out(STEP_OF[node.strategy], [number]))
         self.preparing.discard(number)
         self.answer_or_wait()
@@ -108,6 +110,7 @@ class Family:
 
     async def reuse(self, number: int, node: QuestionNode, twin: QuestionNode) -> None:
         node.reuses = twin.id
+        tell(node, State.WAITING, self.tools.watch)
         self.preparing.discard(number)
         self.answer_or_wait()
         await self.settled[twin.number].wait()
@@ -152,9 +155,6 @@ class Family:
 
     async def carry_out(self, step: Step, numbers: list[int]) -> None:
         nodes = [self.nodes[n] for n in numbers]
-        for node in nodes:
-            planned = step is Step.VERTICAL  # its children are what it waits for
-            tell_node(self.tools.watch, node, State.WAITING if planned else State.ANSWERING)
         needed = sorted({n for node in nodes for n in node.needs if n in self.nodes})
         kin = Kin(self.ancestors, tuple(without_subtree(self.nodes[n]) for n in needed))
         done = {node.id: node for node in await self.tools.executor.run(step, nodes, kin, self.tools)}
@@ -164,7 +164,7 @@ class Family:
 
     def settle(self, number: int) -> None:
         self.nodes[number].ended = time.time()
-        tell_settled(self.tools.watch, self.nodes[number])
+        tell_end(self.nodes[number], self.tools.watch)
         self.settled[number].set()
         self.start()
 
@@ -176,7 +176,7 @@ def without_subtree(node: QuestionNode) -> QuestionNode:
 
 async def look_up(node: QuestionNode, tools: Tools) -> None:
     """Evidence of one question, cut by rank to what one call can hold."""
-    tell_node(tools.watch, node, State.RETRIEVING)
+    tell(node, State.RETRIEVING, tools.watch)
     try:
         async with asyncio.timeout(max(await tools.account.seconds_left(), 0)):
             [found] = await tools.retriever.retrieve([node.query], tools.limits.k)
@@ -187,13 +187,13 @@ async def look_up(node: QuestionNode, tools: Tools) -> None:
     count = tools.dispatcher.count
     room = call_room(tools) - ANSWER.max_tokens - count(node.asks) - QUESTION_TOKENS
     node.evidence = fitting(found, count, room)
-    tell_evidence(tools.watch, node)
     if not node.evidence:
         node.notes.append(
             "gather: nothing found" if not found else "gather: the prompt has no room for evidence"
         )
     if len(leaf_set(node.evidence)) < len(leaf_set(found)):
         node.notes.append(f"gather: {len(found) - len(node.evidence)} passages left out, the prompt is full")
+    tell_evidence(node, tools.watch)
 
 
 def call_room(tools: Tools) -> int:

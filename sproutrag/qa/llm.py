@@ -7,11 +7,13 @@ LLMError
 └── MalformedReply    a reply came that is not what the prompt asks for
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from sproutrag.search import Passage
+
+OnText = Callable[[str], None]  # called with each new part of a reply, thinking included; must not raise
 
 
 class LLMError(Exception):
@@ -82,9 +84,17 @@ class LLM(Protocol):
     def context_tokens(self) -> int: ...
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
-        """One reply at temperature 0. Raises LLMError; a cancelled caller closes the request."""
+        """One reply at temperature 0. Raises LLMError; a cancelled caller closes the request.
+
+        on_text: hears the reply as it is written, where the engine lets it be heard.
+        """
         ...
 
     def count_tokens(self, text: str) -> int: ...

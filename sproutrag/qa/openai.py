@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from sproutrag.qa.llm import Completion, LLMError, Message, Refused, Unreachable, Usage
+from sproutrag.qa.llm import Completion, LLMError, Message, OnText, Refused, Unreachable, Usage
 from sproutrag.qa.replies import runs_in_circles, without_thinking
 
 CONNECT_S = 10.0
@@ -53,6 +53,7 @@ class Stream:
     prompt_tokens: int | None = None
     completion_tokens: int = 0
     looked_at: int = 0
+    on_text: OnText | None = None
 
     def take(self, event: dict[str, Any]) -> None:
         """One chunk. Usage may come in every chunk or in the last one: the last counts (P149)."""
@@ -61,8 +62,13 @@ class Stream:
             self.completion_tokens = int(usage.get("completion_tokens") or 0)
         for choice in event.get("choices") or []:
             part = choice.get("delta") or choice.get("message") or {}
-            self.text += part.get("content") or ""
+            self.say(part.get("content") or "")
             self.finish = choice.get("finish_reason") or self.finish
+
+    def say(self, text: str) -> None:
+        self.text += text
+        if text and self.on_text:
+            self.on_text(text)
 
     def is_hopeless(self, max_tokens: int) -> bool:
         """It loops (P119), or is longer than any reply of so many tokens."""
@@ -94,12 +100,17 @@ class OpenAILLM:
         return OpenAILLM, (self.endpoint, self.count_tokens)
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
         if json_schema is not None and not json_schema:
             raise Refused("an empty JSON schema has killed engines: name the fields")
         body = self._body(messages, max_tokens, json_schema)
-        stream, began = Stream(), time.monotonic()
+        stream, began = Stream(on_text=on_text), time.monotonic()
         try:
             async with asyncio.timeout(self.endpoint.deadline_s):
                 await self._read(body, stream, max_tokens)

@@ -11,9 +11,9 @@ import asyncio
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import ray
@@ -26,32 +26,34 @@ from sproutrag.qa.llm import Completion, Retriever, Sources, Usage
 from sproutrag.qa.method import Kin, Method, Step, Tools
 from sproutrag.qa.prompts import escape
 from sproutrag.qa.question import QuestionNode
-from sproutrag.qa.watch import InOrder, Watch, unwatched
+from sproutrag.qa.watch import Audience, Watch, unwatched
 
 LOST_WORKERS = 3  # of one step, before its nodes fail
-Event = tuple[str, dict[str, Any]]
 AT_ONCE = 1000  # steps in flight on one actor, most of them waiting
+HANDLES_KEPT = 1024  # of actors, in each process
+
+Events = list[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a process needs to carry out steps. retriever, sources: of questions that bring none."""
+    """What a process needs to carry out steps."""
 
     dispatcher: Dispatcher
-    retriever: Retriever | None = None
+    retriever: Retriever | None = None  # of questions that bring none
     sources: Sources | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """What all steps of one question have in common; it travels with each."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What every step of one question is told about it."""
 
     key: str
     limits: Limits
     method: Method
+    watched: bool
     retriever: Retriever | None = None
     sources: Sources | None = None
-    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +72,63 @@ class Crew:
         return actor(f"{self.id}-books")
 
 
-@cache
+@lru_cache(maxsize=HANDLES_KEPT)
 def actor(name: str) -> Any:
     return ray.get_actor(name)
 
 
+@dataclass(slots=True)
+class Page:
+    """One question in the books: its account, and what happened since its reader last asked."""
+
+    account: LocalAccount
+    events: Events = field(default_factory=list)
+    ended: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Books:
-    """The accounts of all questions in flight, and what is told of those that somebody watches."""
+    """The accounts of all questions in flight, and what those who watch them have not heard yet.
+
+    What still comes of a question that was closed is dropped.
+    """
 
     def __init__(self) -> None:
-        self.accounts: dict[str, LocalAccount] = {}
-        self.news: dict[str, asyncio.Queue[Event | None]] = {}
+        self.pages: dict[str, Page] = {}
 
-    async def open(self, key: str, limits: Limits, watched: bool) -> None:
-        self.accounts[key] = LocalAccount(limits)
-        if watched:
-            self.news[key] = asyncio.Queue()
+    async def open(self, key: str, limits: Limits) -> None:
+        self.pages[key] = Page(LocalAccount(limits))
 
     async def call(self, key: str, name: str, *words: Any, **named: Any) -> Any:
-        return await getattr(self.accounts[key], name)(*words, **named)
+        return await getattr(self.pages[key].account, name)(*words, **named)
 
-    async def tell(self, key: str, event: Event) -> None:
-        if key in self.news:
-            self.news[key].put_nowait(event)
+    async def tell(self, key: str, events: Events) -> None:
+        if page := self.pages.get(key):
+            page.events += events
+            page.news.set()
 
-    async def hear(self, key: str) -> list[Event]:
-        """What was told since the last call, at least one event; nothing once the question is closed."""
-        queue = self.news.get(key)
-        if queue is None:
-            return []
-        heard = [await queue.get()]
-        while not queue.empty():
-            heard.append(queue.get_nowait())
-        return [event for event in heard if event is not None]
+    async def hear(self, key: str) -> tuple[Events, bool]:
+        """What happened, as soon as something did; and whether that was all."""
+        page = self.pages[key]
+        await page.news.wait()
+        events, page.events = page.events, []
+        page.news.clear()
+        return events, page.ended
 
-    async def close(self, key: str) -> None:
-        del self.accounts[key]
-        if key in self.news:
-            self.news.pop(key).put_nowait(None)
+    async def end(self, key: str) -> None:
+        page = self.pages[key]
+        page.ended = True
+        page.news.set()
+
+    async def close(self, key: str, opened: None) -> None:
+        """opened: what `open` gave, because calls of one process may overtake each other."""
+        if page := self.pages.pop(key, None):
+            page.ended = True
+            page.news.set()  # who waits to hear more is let go
+
+    async def size(self) -> int:
+        """Questions in flight."""
+        return len(self.pages)
 
 
 class Carrier:
@@ -117,85 +138,75 @@ class Carrier:
         self.room = open_room()
         self.crew = crew
 
-    async def resolve(self, question: str, errand: Errand) -> QuestionNode:
-        tools, news = self.tools(errand)
+    async def resolve(self, question: str, asked: "Asked") -> QuestionNode:
+        tools, letters = self.desk(asked)
         root = await resolve(question, tools)
-        await news.arrived()
+        await letters.sent()
         return root
 
     async def carry_out(
-        self, step: Step, nodes: list[QuestionNode], kin: Kin, errand: Errand
+        self, step: Step, nodes: list[QuestionNode], kin: Kin, asked: "Asked"
     ) -> list[QuestionNode]:
-        tools, news = self.tools(errand)
-        done = await STEPS[step](nodes, kin, tools)
-        await news.arrived()
-        return done
+        tools, letters = self.desk(asked)
+        nodes = await STEPS[step](nodes, kin, tools)
+        await letters.sent()
+        return nodes
 
-    def tools(self, errand: Errand) -> tuple[Tools, "News"]:
-        room, news = self.room, News(self.crew, errand.key)
-        retriever, sources = errand.retriever or room.retriever, errand.sources or room.sources
-        assert retriever is not None and sources is not None, "neither room nor question brings a corpus"
+    def desk(self, asked: "Asked") -> tuple[Tools, "Letters"]:
+        room, letters = self.room, Letters(self.crew, asked.key)
+        retriever, sources = asked.retriever or room.retriever, asked.sources or room.sources
+        assert retriever is not None and sources is not None, "neither the room nor the question has a corpus"
         tools = Tools(
             room.dispatcher,
             retriever,
             sources,
-            SharedAccount(self.crew, errand.key),
-            RayTasks(self.crew, errand),
-            errand.limits,
-            errand.method,
-            news.tell if errand.watched else unwatched,
+            SharedAccount(self.crew, asked.key),
+            RayTasks(self.crew, asked, letters),
+            asked.limits,
+            asked.method,
+            letters.write if asked.watched else unwatched,
         )
-        return tools, news
-
-
-class News:
-    """What one step tells, on its way to the books."""
-
-    def __init__(self, crew: Crew, key: str) -> None:
-        self.crew = crew
-        self.key = key
-        self.last: Any = None
-
-    def tell(self, name: str, data: dict[str, Any]) -> None:
-        self.last = self.crew.books.tell.remote(self.key, (name, data))
-
-    async def arrived(self) -> None:
-        """Messages of one process arrive in order, so the last one speaks for all."""
-        if self.last is not None:
-            await self.last
+        return tools, letters
 
 
 CARRIER: Any = ray.remote(
     num_cpus=0, max_concurrency=AT_ONCE, max_restarts=-1, max_task_retries=LOST_WORKERS
 )(Carrier)
 BOOKS: Any = ray.remote(num_cpus=0, max_concurrency=AT_ONCE)(Books)
-OWNED: dict[str, list[Any]] = {}  # the members of crews that this process opened; they end with it
 
 
-def open_crew(open_room: Callable[[], Room], size: int = 0) -> Crew:
+class Hired:
+    """A crew and the hold on it: its actors end with `close`, with this object, and with this process."""
+
+    def __init__(self, crew: Crew, members: list[Any]) -> None:
+        self.crew = crew
+        self.members = members
+
+    def close(self) -> None:
+        """Ends the crew's actors; once more is nothing."""
+        while self.members:
+            ray.kill(self.members.pop())
+        actor.cache_clear()
+
+
+def hire(open_room: Callable[[], Room], size: int = 0) -> Hired:
     """A crew on a running Ray, one actor per CPU unless `size` says otherwise. `open_room` is pickled."""
     cpus = int(ray.cluster_resources().get("CPU", 1))
     crew = Crew(f"crew-{uuid.uuid4().hex[:12]}", size or max(cpus, 1))
     names = [f"{crew.id}-{number}" for number in range(crew.size)]
     members = [BOOKS.options(name=f"{crew.id}-books").remote()]
     members += [CARRIER.options(name=name).remote(open_room, crew) for name in names]
-    OWNED[crew.id] = members
-    return crew
-
-
-def close_crew(crew: Crew) -> None:
-    for member in OWNED.pop(crew.id, []):
-        ray.kill(member)
-    actor.cache_clear()
+    return Hired(crew, members)
 
 
 @contextmanager
 def crew_of(open_room: Callable[[], Room], size: int = 0) -> Iterator[Crew]:
-    crew = open_crew(open_room, size)
+    """`hire` for the time of a block."""
+    hired = hire(open_room, size)
     try:
-        yield crew
+        yield hired.crew
     finally:
-        close_crew(crew)
+        hired.close()
 
 
 class SharedAccount:
@@ -210,7 +221,7 @@ class SharedAccount:
         return await self._call("open_call", key, **named)
 
     async def close_call(self, key: str, usage: Usage, reply: Completion | None) -> None:
-        """Told, not waited for: messages of one process arrive in order, before its next call opens."""
+        """Told, not waited for: until it arrives the call is charged at its most."""
         self._call("close_call", key, usage, reply)
 
     async def take_nodes(self, key: str, wanted: int) -> int:
@@ -226,16 +237,43 @@ class SharedAccount:
         return self.crew.books.call.remote(self.key, name, *words, **named)
 
 
+class Letters:
+    """What one step tells of its nodes: sent as it comes, in order, one letter under way at a time."""
+
+    def __init__(self, crew: Crew, key: str) -> None:
+        self.crew = crew
+        self.key = key
+        self.events: Events = []
+        self.sending: asyncio.Task[None] | None = None
+
+    def write(self, event: str, told: dict[str, Any]) -> None:
+        self.events.append((event, told))
+        if self.sending is None or self.sending.done():
+            self.sending = asyncio.get_running_loop().create_task(self.send())
+
+    async def send(self) -> None:
+        while self.events:
+            events, self.events = self.events, []
+            await self.crew.books.tell.remote(self.key, events)
+
+    async def sent(self) -> None:
+        """Nothing is under way any more: what another process tells from now on is heard later."""
+        if self.sending:
+            await self.sending
+
+
 class RayTasks:
     """Executor: one task per step. A lost worker's step starts anew, a cancelled one stops."""
 
-    def __init__(self, crew: Crew, errand: Errand) -> None:
+    def __init__(self, crew: Crew, asked: Asked, letters: Letters) -> None:
         self.crew = crew
-        self.errand = errand
+        self.asked = asked
+        self.letters = letters
 
     async def run(self, step: Step, nodes: list[QuestionNode], kin: Kin, tools: Tools) -> list[QuestionNode]:
-        carrier = self.crew.carrier(f"{self.errand.key}/{nodes[0].id}")
-        task = carrier.carry_out.remote(step, nodes, kin, self.errand)
+        carrier = self.crew.carrier(f"{self.asked.key}/{nodes[0].id}")
+        await self.letters.sent()
+        task = carrier.carry_out.remote(step, nodes, kin, self.asked)
         try:
             return await task
         except asyncio.CancelledError:
@@ -259,47 +297,52 @@ async def answer_on_ray(
     method: Method | None = None,
     retriever: Retriever | None = None,
     sources: Sources | None = None,
-    watch: Watch = unwatched,
-    key: str = "",
+    watch: Watch | None = None,
+    key: str | None = None,
 ) -> QuestionNode:
     """`answer_question` with Ray tasks. Cancelling the caller stops all of them.
 
-    retriever, sources: pickled with each step; without them, those of the crew's rooms. `key` names the
-    question among those of the crew in flight; all that is told of it is told before this returns.
+    retriever, sources: pickled with each step; without them, those of the crew's rooms.
+    key: what the crew's tasks call the question, a request's id say; the same twice is still two questions.
     """
-    errand = Errand(
-        key=key or uuid.uuid4().hex,
-        limits=limits or Limits(),
-        method=method or Method(),
-        retriever=retriever,
-        sources=sources,
-        watched=watch is not unwatched,
-    )
-    question = question.strip()
-    following: asyncio.Task[None] | None = None
+    name = f"{key or 'question'}-{uuid.uuid4().hex}"
+    watched = watch is not None
+    asked = Asked(name, limits or Limits(), method or Method(), watched, retriever, sources)
+    audience = Audience(watch)
+    opened = crew.books.open.remote(asked.key, asked.limits)
     try:
-        await crew.books.open.remote(errand.key, errand.limits, errand.watched)
-        if errand.watched:
-            following = asyncio.create_task(follow(crew, errand.key, InOrder(watch)))
-        task = crew.carrier(errand.key).resolve.remote(question, errand)
-        try:
-            root = await task
-        except asyncio.CancelledError:
-            ray.cancel(task, recursive=True)
-            raise
+        await opened
+        root = await resolved(question.strip(), crew, asked, audience)
     except RayError as error:
-        root = QuestionNode("0", planned=escape(question), question=question, partial=True)
+        root = QuestionNode("0", planned=escape(question.strip()), question=question.strip(), partial=True)
         root.fail(told(error))
     finally:
-        crew.books.close.remote(errand.key)
-    if following:
-        await following
+        crew.books.close.remote(asked.key, opened)
+    audience.finish(root)
     return root
 
 
-async def follow(crew: Crew, key: str, news: InOrder) -> None:
-    """Until the question is closed."""
-    with suppress(RayError):  # the books are gone, and the question fails for it elsewhere
-        while heard := await crew.books.hear.remote(key):
-            for name, data in heard:
-                news.take(name, data)
+async def resolved(question: str, crew: Crew, asked: Asked, audience: Audience) -> QuestionNode:
+    """The tree, after its audience has heard all that was told of it."""
+    reading = asyncio.create_task(read_out(crew, asked.key, audience)) if asked.watched else None
+    task = crew.carrier(asked.key).resolve.remote(question, asked)
+    try:
+        root = await task
+        crew.books.end.remote(asked.key)
+        if reading:
+            await reading
+        return root
+    except asyncio.CancelledError:
+        ray.cancel(task, recursive=True)
+        raise
+    finally:
+        if reading:
+            reading.cancel()
+
+
+async def read_out(crew: Crew, key: str, audience: Audience) -> None:
+    ended = False
+    while not ended:
+        events, ended = await crew.books.hear.remote(key)
+        for event, told_of_it in events:
+            audience.hear(event, told_of_it)

@@ -19,7 +19,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from sproutrag.qa.engine_settings import ENVIRONMENT, engine_arguments
-from sproutrag.qa.llm import Completion, LLMError, Message, Refused, Unreachable, Usage
+from sproutrag.qa.llm import Completion, LLMError, Message, OnText, Refused, Unreachable, Usage
 from sproutrag.qa.replies import runs_in_circles, without_thinking
 
 LOOK_EVERY = 32  # tokens between two looks for a loop
@@ -52,7 +52,12 @@ class VLLMEngine:
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
         if json_schema is not None and not json_schema:
             raise Refused("an empty JSON schema has killed engines: name the fields")
@@ -63,7 +68,7 @@ class VLLMEngine:
             )
         usage, began = Usage(calls=1, prompt_tokens=len(prompt)), time.monotonic()
         try:
-            text, finish = await self._generate(prompt, max_tokens, json_schema, usage)
+            text, finish = await self._generate(prompt, max_tokens, json_schema, usage, on_text)
         except (VLLMError, ValueError) as error:
             raise failure(error, usage, began) from error
         usage.seconds = time.monotonic() - began
@@ -78,7 +83,12 @@ class VLLMEngine:
         return self.tokenizer.encode(encoded, add_special_tokens=False)
 
     async def _generate(
-        self, prompt: list[int], max_tokens: int, json_schema: dict[str, Any] | None, usage: Usage
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        json_schema: dict[str, Any] | None,
+        usage: Usage,
+        on_text: OnText | None,
     ) -> tuple[str, Literal["stop", "length"]]:
         """Text and how it ended. Leaving the stream, also when cancelled, aborts the request."""
         sampling = SamplingParams(
@@ -94,6 +104,8 @@ class VLLMEngine:
             async for output in outputs:
                 part = output.outputs[0]
                 text += part.text
+                if on_text and part.text:
+                    on_text(part.text)
                 usage.completion_tokens += len(part.token_ids)
                 if part.finish_reason:
                     return text, "stop" if part.finish_reason == "stop" else "length"

@@ -1,22 +1,26 @@
-"""What is told of a question while it is answered: nodes as they change, their evidence, the answer.
+"""What happens to a question while it is answered, for who wants to see it: nodes as they change, evidence
+as it is found, the answer as it is written.
 
-Events are JSON-ready. `node` is sent again at each change, the latest `at` counts; a parent's comes before
-its children's. `evidence` is sent once a node has some; `answer` as the root's answer becomes known.
+Events are JSON-ready: ("node", told_node(...)), ("evidence", {"id", "passages"}) and ("answer", {"delta"}),
+where "replace" in an answer takes the place of all text before it. A parent comes before its children.
 """
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from enum import StrEnum, auto
 from typing import Any
 
+from sproutrag.qa.llm import OnText
+from sproutrag.qa.partial_reply import PartialAnswer
 from sproutrag.qa.question import QuestionNode
+from sproutrag.qa.trace import NOT_ANSWERED
+from sproutrag.search import Passage
 
-Watch = Callable[[str, dict[str, Any]], None]
+ROOT = "0"  # id of the question that was asked
+Watch = Callable[[str, dict[str, Any]], None]  # must not raise: it is called from within the recursion
 
 
 class State(StrEnum):
-    WAITING = auto()  # for siblings, for children, or for its turn
+    WAITING = auto()  # for siblings, children or company
     PLANNING = auto()
     RETRIEVING = auto()
     ANSWERING = auto()
@@ -24,14 +28,88 @@ class State(StrEnum):
     FAILED = auto()
 
 
-def unwatched(name: str, data: dict[str, Any]) -> None:
-    """Nobody looks."""
+def unwatched(event: str, told: dict[str, Any]) -> None:
+    """Nobody watches; events are not even made."""
 
 
-def tell_node(watch: Watch, node: QuestionNode, state: State) -> None:
-    if watch is unwatched:
-        return
-    told = {
+class Audience:
+    """Who watches one question: hears what is new, and at the end what the tree says, whatever was lost."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self.watch = watch or unwatched
+        self.latest: dict[tuple[str, str], dict[str, Any]] = {}  # (event, id of the node)
+        self.answer = ""
+
+    @property
+    def seat(self) -> Watch:
+        """What the steps of the question tell."""
+        return unwatched if self.watch is unwatched else self.hear
+
+    def hear(self, event: str, told: dict[str, Any]) -> None:
+        if event == "answer":
+            self.hear_answer(**told)
+        elif self.latest.get((event, told["id"])) != told:
+            self.latest[event, told["id"]] = told
+            self.watch(event, told)
+
+    def hear_answer(self, delta: str, begins: bool = False) -> None:
+        """begins: a reply starts with this text; what was heard before was of one that came to nothing."""
+        if begins and self.answer:
+            self.answer = delta
+            self.watch("answer", {"delta": "", "replace": delta})
+        elif delta:
+            self.answer += delta
+            self.watch("answer", {"delta": delta})
+
+    def finish(self, root: QuestionNode) -> None:
+        """Whoever heard it all now knows the tree and exactly the outcome's answer."""
+        if self.watch is unwatched:
+            return
+        for node in root.walk():
+            tell_end(node, self.hear)
+            if node.evidence:
+                tell_evidence(node, self.hear)
+        answer = (root.answered and root.answer) or NOT_ANSWERED
+        rest = answer.removeprefix(self.answer)
+        self.hear_answer(rest, begins=not answer.startswith(self.answer))
+
+
+def tell(node: QuestionNode, state: State, watch: Watch, cluster: list[str] | None = None) -> None:
+    """cluster: the ids that are being answered together, before the tree has them."""
+    if watch is not unwatched:
+        watch("node", told_node(node, state) | ({"cluster": cluster} if cluster else {}))
+
+
+def tell_end(node: QuestionNode, watch: Watch) -> None:
+    known = node.answered or node.ended
+    tell(node, State.FAILED if node.failure else State.DONE if known else State.WAITING, watch)
+
+
+def tell_evidence(node: QuestionNode, watch: Watch) -> None:
+    if watch is not unwatched:
+        watch("evidence", {"id": node.id, "passages": [told_passage(passage) for passage in node.evidence]})
+
+
+def answer_heard(node: QuestionNode, watch: Watch, *path: str | int) -> Callable[[], OnText] | None:
+    """Who hears replies that answer the root alone, with the answer at `path`; None where nobody is to."""
+    if watch is unwatched or node.id != ROOT:
+        return None
+
+    def listen() -> OnText:
+        answer = PartialAnswer(*path)
+
+        def on_text(part: str) -> None:
+            begins = not answer.text
+            if delta := answer.feed(part):
+                watch("answer", {"delta": delta, "begins": begins})
+
+        return on_text
+
+    return listen
+
+
+def told_node(node: QuestionNode, state: State) -> dict[str, Any]:
+    return {
         "id": node.id,
         "parent": node.id.rpartition(".")[0] or None,
         "depth": node.depth,
@@ -41,50 +119,22 @@ def tell_node(watch: Watch, node: QuestionNode, state: State) -> None:
         "state": str(state),
         "cluster": list(node.cluster),
         "reuses": node.reuses,
-        "answer": node.answer,
+        "answer": node.answer if node.answered else None,
         "failure": node.failure,
         "notes": list(node.notes),
-        "at": time.time(),
     }
-    watch("node", told)
 
 
-def tell_settled(watch: Watch, node: QuestionNode) -> None:
-    tell_node(watch, node, State.FAILED if node.failure else State.DONE)
-
-
-def tell_evidence(watch: Watch, node: QuestionNode) -> None:
-    if watch is not unwatched and node.evidence:
-        watch("evidence", {"id": node.id, "passages": [asdict(passage) for passage in node.evidence]})
-
-
-def tell_answer(watch: Watch, answer: str) -> None:
-    if watch is not unwatched and answer:
-        watch("answer", {"delta": answer})
-
-
-class InOrder:
-    """Events from several processes as one told them: nothing stale, no child before its parent."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-        self.latest: dict[str, float] = {}
-        self.early: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # by the node they wait for
-
-    def take(self, name: str, data: dict[str, Any]) -> None:
-        missing = self.missing(name, data)
-        if missing is not None:
-            self.early.setdefault(missing, []).append((name, data))
-            return
-        if name == "node":
-            if data["at"] < self.latest.get(data["id"], 0.0):
-                return
-            self.latest[data["id"]] = data["at"]
-        self.watch(name, data)
-        for event in self.early.pop(data.get("id", ""), []):
-            self.take(*event)
-
-    def missing(self, name: str, data: dict[str, Any]) -> str | None:
-        """The node that has to be told of first."""
-        needed = {"node": data.get("parent"), "evidence": data.get("id")}.get(name)
-        return needed if needed is not None and needed not in self.latest else None
+def told_passage(passage: Passage) -> dict[str, Any]:
+    """pages, sections: only of documents that have them."""
+    told = {
+        "doc_id": passage.doc_id,
+        "title": passage.title,
+        "node": passage.node,
+        "leaves": list(passage.leaves),
+        "spans": [list(span) for span in passage.spans],
+        "text": passage.text,
+        "score": passage.score,
+    }
+    places = {"pages": list(passage.pages), "sections": list(passage.sections)}
+    return told | {name: numbers for name, numbers in places.items() if numbers}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sproutrag.qa.dispatch import Dispatcher
-from sproutrag.qa.ray_dispatch import Room
+from sproutrag.qa.ray_dispatch import Room, hire
 from tests.qa.oracle import OURS, Gold, Oracle, read_documents
 from tests.qa.scripted import Reply, WordIndex
 
@@ -42,3 +42,13 @@ class OpenRoom:
     def __call__(self) -> Room:
         index = WordIndex(read_documents(OURS))
         return Room(Dispatcher(Fatal(self.gold, self.log, self.phrase, self.delay_s)), index, index)
+
+
+class Owner:
+    """An actor with a crew of its own, as a server has it."""
+
+    def __init__(self, open_room: OpenRoom) -> None:
+        self.hired = hire(open_room, size=1)
+
+    def crew_id(self) -> str:
+        return self.hired.crew.id

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sproutrag.documents import Document, leaf_spans
-from sproutrag.qa.llm import Completion, Message, Usage
+from sproutrag.qa.llm import Completion, Message, OnText, Usage
 from sproutrag.search import Passage, merged_spans
 
 Reply = str | dict | Completion | Exception
 WORD = re.compile(r"\w+")
+PART = 3  # characters that a listener hears at once
 
 
 class ScriptedLLM:
@@ -40,14 +41,23 @@ class ScriptedLLM:
         return len(WORD.findall(text))
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, json_schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        json_schema: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
     ) -> Completion:
         self.in_flight += 1
         self.most_in_flight = max(self.in_flight, self.most_in_flight)
         try:
             self.calls.append((messages[-1].content, max_tokens))
             await asyncio.sleep(self.delay_s)
-            return self.completion(messages, self.reply(messages[-1].content, json_schema or {}))
+            completion = self.completion(messages, self.reply(messages[-1].content, json_schema or {}))
+            if on_text:
+                for start in range(0, len(completion.text), PART):
+                    on_text(completion.text[start : start + PART])
+            return completion
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

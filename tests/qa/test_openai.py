@@ -70,6 +70,20 @@ def test_request_is_deterministic_constrained_and_streamed(server):
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+def test_a_reply_is_heard_as_it_is_written(server):
+    async def heard():
+        parts: list[str] = []
+        llm = OpenAILLM(connect(server[0]))
+        completion = await llm.complete(
+            [Message("user", "|so it goes on")], max_tokens=9, on_text=parts.append
+        )
+        await llm.close()
+        return parts, completion.text
+
+    parts, text = asyncio.run(heard())
+    assert len(parts) > 1 and "".join(parts) == text == "so it goes on"
+
+
 def test_limit_is_the_engines_own(server):
     endpoint = connect(server[0])
     assert (endpoint.model, endpoint.context_tokens) == ("simulated", 4096)

@@ -18,11 +18,12 @@ from sproutrag.qa.answer import answer_question
 from sproutrag.qa.budget import Limits
 from sproutrag.qa.dispatch import Dispatcher
 from sproutrag.qa.question import QuestionNode
-from sproutrag.qa.ray_dispatch import answer_on_ray, crew_of
+from sproutrag.qa.ray_dispatch import Crew, answer_on_ray, crew_of, hire
 from sproutrag.qa.trace import outline, total_usage
-from tests.qa.oracle import OURS, WIDE, Gold, play, problems, read_documents, read_gold
-from tests.qa.ray_room import OpenRoom
+from tests.qa.oracle import OURS, WIDE, Gold, Oracle, play, problems, read_documents, read_gold
+from tests.qa.ray_room import OpenRoom, Owner
 from tests.qa.scripted import WordIndex
+from tests.qa.test_watch import check
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -121,3 +122,67 @@ def test_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
     assert root.partial
     assert len(log.read_text().splitlines()) <= 9
     assert any("budget: 9 calls" in (n.failure or "") + str(n.notes) for n in root.walk())
+
+
+def last_words(heard: list[tuple[str, dict]]) -> dict[tuple[str, str], dict]:
+    return {(event, told.get("id", "")): told for event, told in heard if event != "answer"}
+
+
+def test_who_watches_hears_the_same_on_ray_and_inline(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    afar: list[tuple[str, dict]] = []
+    here: list[tuple[str, dict]] = []
+
+    async def compare(crew: Crew) -> None:
+        root = await answer_on_ray(
+            gold.question, crew, limits=WIDE, watch=lambda *told: afar.append(told), key="r1"
+        )
+        index = WordIndex(read_documents(OURS))
+        named = {"dispatcher": Dispatcher(Oracle(gold)), "retriever": index, "sources": index}
+        await answer_question(gold.question, **named, limits=WIDE, watch=lambda *told: here.append(told))
+        check(root, afar)
+
+    with crew_of(OpenRoom(gold, tmp_path / "calls"), size=2) as crew:
+        asyncio.run(compare(crew))
+    assert last_words(afar) == last_words(here)
+    assert len(afar) > 3 * len(last_words(afar)), "only the ends were heard"
+
+
+@pytest.mark.parametrize("after", [0, 20])
+def test_cancelled_question_leaves_nothing_in_the_books(after: int, tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    heard: list[str] = []
+
+    async def cancel_halfway(crew: Crew) -> None:
+        asking = answer_on_ray(gold.question, crew, limits=WIDE, watch=lambda event, _: heard.append(event))
+        task = asyncio.create_task(asking)
+        await asyncio.sleep(0)
+        while len(heard) < after:
+            await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        told = len(heard)
+        await asyncio.sleep(1)
+        assert await crew.books.size.remote() == 0 and len(heard) == told
+
+    with crew_of(OpenRoom(gold, tmp_path / "calls", delay_s=0.2), size=2) as crew:
+        asyncio.run(cancel_halfway(crew))
+
+
+def test_a_crew_without_a_block_ends_once_and_with_its_owner(tmp_path: Path) -> None:
+    gold = golds()["plan-4"]
+    hired = hire(OpenRoom(gold, tmp_path / "calls"), size=1)
+    assert asyncio.run(answer_on_ray(gold.question, hired.crew, limits=WIDE)).answers == gold.answers
+    hired.close()
+    hired.close()
+    with pytest.raises(ValueError, match="-books"):
+        asyncio.run(answer_on_ray(gold.question, hired.crew, limits=WIDE))
+    owner = ray.remote(num_cpus=0)(Owner).remote(OpenRoom(gold, tmp_path / "calls"))
+    books = ray.get_actor(f"{ray.get(owner.crew_id.remote())}-books")
+    assert ray.get(books.size.remote()) == 0
+    ray.kill(owner)
+    with pytest.raises(ray.exceptions.RayActorError):
+        for _ in range(100):
+            ray.get(books.size.remote())
+            time.sleep(0.1)

@@ -62,7 +62,9 @@ async def use(llm):
     # A schema may force words into more tokens than the tokenizer would take; and there is an end token.
     assert llm.count_tokens(constrained.text) < constrained.usage.completion_tokens <= 60
 
-    short = await llm.complete(question, max_tokens=3)
+    parts: list[str] = []
+    short = await llm.complete(question, max_tokens=3, on_text=parts.append)
+    assert "".join(parts) == short.text
     assert (short.finish, short.usage.completion_tokens) == ("length", 3)
 
     for schema, max_tokens in [({}, 5), ({"type": "objekt"}, 5), (None, 9000)]:
