@@ -65,7 +65,7 @@ class Tenant:
 
     def narrowed(self, asked: str | None) -> str | None:
         """Of what this key may see, what the request asks for. Raises WhereError."""
-        return both(self.where, asked) if self.where and asked else self.where or asked
+        return both(self.where, asked)
 
 
 class Keyring:

@@ -72,18 +72,22 @@ def with_metadata(row: Row) -> Row:
     return row | {"metadata": json.loads(row["metadata"] or "{}")} if "metadata" in row else row
 
 
-def both(first: str, second: str) -> str:
-    """The filter that holds where both hold. Each is read alone first, so that no quote or parenthesis of one
-    can reach into the other; whatever field they are told by, neither widens the other (P158)."""
-    parse(first)
-    parse(second)
-    return f"({first}) AND ({second})"
+def both(first: str | None, second: str | None) -> str | None:
+    """The filter that lets through what both do; None lets everything through.
+
+    Each is parsed alone before they are joined, as deep as it will stand: no quote or parenthesis of one can
+    reach into the other, and no message about one shows the other.
+    """
+    given = [where for where in (first, second) if where is not None]
+    for where in given:
+        parse(where, depth=len(given) - 1)
+    return " AND ".join(f"({where})" for where in given) if len(given) > 1 else next(iter(given), None)
 
 
-def parse(where: str) -> tuple[Condition, frozenset[str]]:
-    """The condition, and the columns of `documents` that it reads."""
+def parse(where: str, *, depth: int = 0) -> tuple[Condition, frozenset[str]]:
+    """The condition, and the columns of `documents` that it reads. depth: of parentheses around it."""
     reader = Reader(where)
-    condition = reader.any_of(depth=0)
+    condition = reader.any_of(depth)
     reader.expect("end", expected="AND, OR or the end of the filter")
     return condition, frozenset(reader.columns)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sproutrag.where import WhereError, matching_documents, parse
+from sproutrag.where import MAX_NESTING, WhereError, both, matching_documents, parse
 
 ROW = {
     "doc_id": "it's",
@@ -247,3 +247,61 @@ def test_documents_of_a_table(tmp_path):
     assert matching_documents(table, "language = 'de'") == {"b", "c"}
     assert matching_documents(table, "year IS NULL OR year = '2020'") == {"b", "c"}
     assert matching_documents(table, "year > 2020") == frozenset()
+
+
+# --- two filters at once
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "year = 2024) OR (year = 2024",
+        "year = 2024 OR year = 2024",
+        "title LIKE '%' OR NOT doc_id = ''",
+        "doc_id = 'it''s') OR (title LIKE '%",
+        "title = ') OR (year = 2024'  OR year = 2024",
+        "year = 2024 OR ')' = ')'",
+        '"a) OR (b" IS NULL',
+        "year IS NOT NULL OR year IS NULL",
+        "year = 2024 --",
+        "year = 2024 OR",
+        "'",
+        '"',
+        ")",
+        "",
+        "year = 2024\\",
+    ],
+)
+def test_a_hostile_filter_never_widens_the_tenants(second):
+    try:
+        joined = both("language = 'en'", second)
+    except WhereError as error:
+        assert "language" not in str(error), "the message shows the other filter"
+        return
+    assert holds(joined) is False
+    assert holds(both(second, "language = 'en'")) is False
+    assert holds(both("language = 'de'", second)) is holds(second)
+
+
+@given(TREES, TREES, DOCUMENTS)
+def test_both_holds_where_each_does(first, second, document):
+    row = {"doc_id": "d", "source": ""} | document
+    row = {k: document.get(k, "") for k in ("title", "language")} | row | {"metadata": document}
+    each = [parse(written(tree))[0](row) is True for tree in (first, second)]
+    joined = both(written(first), written(second))
+    assert (parse(joined)[0](row) is True) == all(each)
+
+
+def test_both_of_one_is_that_one_and_of_none_is_none():
+    assert (both(None, None), both("year = 1", None), both(None, "year = 1")) == (
+        None,
+        "year = 1",
+        "year = 1",
+    )
+
+
+def test_a_filter_as_deep_as_can_be_still_reads_inside_the_other():
+    deepest = "(" * (MAX_NESTING - 1) + "year = 2024" + ")" * (MAX_NESTING - 1)
+    assert holds(both("language = 'de'", deepest)) is True
+    with pytest.raises(WhereError):
+        both("language = 'de'", f"({deepest})")

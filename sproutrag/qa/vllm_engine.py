@@ -116,9 +116,11 @@ class VLLMEngine:
         raise VLLMError("the engine ended the reply without a reason")
 
     def close(self) -> None:
-        """End the engine and its processes."""
-        self.engine.shutdown()
-        del self.engine  # else it is shut down again while the interpreter goes, with a traceback
+        """End the engine and its processes; once more is nothing."""
+        engine = vars(self).pop("engine", None)  # kept, it is shut down again as the interpreter goes
+        if engine is None:
+            return
+        engine.shutdown()
         if self.guard:
             self.guard.kill()
             self.guard.wait()

@@ -47,6 +47,7 @@ def test_real_model_replies_under_a_schema_counts_stops_and_leaves_no_process(pa
         asyncio.run(use(llm))
     finally:
         asyncio.run(close_llm(llm))
+    llm.close()
     until = time.monotonic() + 30
     while any(map(alive, llm.engine_pids)) and time.monotonic() < until:
         time.sleep(0.2)
