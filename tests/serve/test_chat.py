@@ -60,6 +60,12 @@ def test_a_stream_says_the_answer_once_whatever_of_it_came_early() -> None:
         assert parts[-1] == "data: [DONE]\n\n" and parts[1] == ": keep-alive\n\n"
 
 
+def test_a_reply_begun_anew_is_not_mixed_with_the_first() -> None:
+    first, anew = ("answer", {"delta": "It was"}), ("answer", {"delta": "", "replace": "In "})
+    parts = streamed(first, anew, ("answer", {"delta": "1854."}), ("done", OUTCOME))
+    assert contents(parts).startswith("It was\n\nCorrected: In 1854.\n\nSources:")
+
+
 def test_a_stream_that_fails_ends_with_an_error_and_no_end_marker_of_success() -> None:
     parts = streamed(("error", {"error": {"message": "gone", "code": 503}}))
     assert json.loads(parts[-1].removeprefix("data: ")) == {"error": {"message": "gone", "code": 503}}
