@@ -64,7 +64,9 @@ def test_a_tag_set_by_kustomize_leaves_gpu_pods_their_own_image() -> None:
     """`images:` goes by name and replaces whatever tag is there, so a target must not be in the tag."""
     places = [ROOT / "infra" / "README.md", ROOT / "infra" / "Dockerfile", *KUBERAY.rglob("*.yaml")]
     images = set(re.findall(r"registry\.example/[\w:.-]*\w", "".join(p.read_text() for p in places)))
-    assert images <= {f"registry.example/sproutrag-{t}{v}" for t in ("cpu", "gpu") for v in ("", f":{VERSION}")}
+    assert images <= {
+        f"registry.example/sproutrag-{t}{v}" for t in ("cpu", "gpu") for v in ("", f":{VERSION}")
+    }
 
 
 @pytest.mark.parametrize("folder", EVERY)

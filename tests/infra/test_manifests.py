@@ -128,6 +128,17 @@ def test_a_replica_finds_room_on_a_worker(folder: str) -> None:
         assert fits, f"{app['name']}: no worker has {cpus} CPUs and {gpus} GPUs"
 
 
+@pytest.mark.parametrize("folder", EVERY)
+def test_every_replica_reserves_a_part_of_a_cpu_which_the_head_has_not(folder: str) -> None:
+    """Seen on a Ray with a head of no CPUs: of four replicas with num_cpus 0 one ran there, with 0.1 none."""
+    [endpoint, _] = serve_config(folder)["applications"]
+    reserved = {d["name"]: d["ray_actor_options"]["num_cpus"] for d in endpoint["deployments"]}
+    reserved |= {"Retriever": read_settings(**endpoint["args"]).retriever_cpus}
+    sources = "".join(path.read_text() for path in (ROOT / "serve").glob("*.py"))
+    assert set(reserved) == set(re.findall(r'name="(\w+)",\n +autoscaling_config', sources))
+    assert min(reserved.values()) > 0
+
+
 def test_the_service_serves_what_the_deploy_file_says() -> None:
     assert serve_config("base") == read(ROOT / "infra" / "serve.yaml")[0]
 
