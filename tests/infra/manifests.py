@@ -15,6 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 KUBERAY = ROOT / "infra" / "kuberay"
 FOLDERS = ["base", "overlays/kind", "overlays/gpu-pool", "overlays/raycronjob", "components/gcs"]
+KUBERNETES = "1.34"  # whose schemas
 UNDERSTOOD = {"apiVersion", "kind", "resources", "components", "patches"}
 UNDERSTOOD |= {"configMapGenerator", "generatorOptions"}
 Manifest = dict[str, Any]

@@ -3,12 +3,14 @@
 import re
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
-from tests.infra.manifests import FOLDERS, KUBERAY, ROOT, Manifest, built, pods
+from tests.infra.manifests import FOLDERS, KUBERAY, KUBERNETES, ROOT, Manifest, built, pods, read
 
 DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text()
 README = (ROOT / "infra" / "README.md").read_text()
+[VERSION] = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
 EVERY = [pytest.param(name, id=name) for name in FOLDERS]
 RAY_POD = {"app.kubernetes.io/part-of": "sproutrag", "ray.io/is-ray-node": "yes"}
 
@@ -52,10 +54,19 @@ def test_what_a_pod_names_exists(folder: str) -> None:
 def test_images_are_targets_of_the_dockerfile_and_fit_the_node(folder: str) -> None:
     for pod in pods(built(folder)):
         for container in pod["spec"]["containers"]:
-            image, _, tag = container["image"].rpartition(":")
-            assert image == "registry.example/sproutrag" and f" AS {tag}\n" in DOCKERFILE
+            [(target, tag)] = re.findall(r"^registry\.example/sproutrag-(\w+):([\d.]+)$", container["image"])
+            assert f" AS {target}\n" in DOCKERFILE and tag == VERSION
             has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
-            assert has_gpu == (tag == "gpu"), f"{folder}: {container['name']}"
+            assert has_gpu == (target == "gpu"), f"{folder}: {container['name']}"
+
+
+def test_a_tag_set_by_kustomize_leaves_gpu_pods_their_own_image() -> None:
+    """`images:` goes by name and replaces whatever tag is there, so a target must not be in the tag."""
+    places = [ROOT / "infra" / "README.md", ROOT / "infra" / "Dockerfile", *KUBERAY.rglob("*.yaml")]
+    images = set(re.findall(r"registry\.example/[\w:.-]*\w", "".join(p.read_text() for p in places)))
+    assert images <= {
+        f"registry.example/sproutrag-{t}{v}" for t in ("cpu", "gpu") for v in ("", f":{VERSION}")
+    }
 
 
 @pytest.mark.parametrize("folder", EVERY)
@@ -101,6 +112,14 @@ def test_every_ray_cluster_wants_a_token_and_keeps_work_off_its_head(folder: str
         assert cluster["authOptions"]["mode"] == "token"
         assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
         assert cluster["autoscalerOptions"]["version"] == "v2"
+
+
+def test_the_pod_that_fills_the_claim_fits_and_finds_it() -> None:
+    [pod] = read(KUBERAY / "fill.yaml")
+    kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+    [claim] = [c["claimName"] for c in values_of("persistentVolumeClaim", pod)]
+    assert claim in named(built("base"), "PersistentVolumeClaim")
+    assert f"{pod['metadata']['name']}:/data" in README
 
 
 def lines_of(target: str) -> str:

@@ -1,5 +1,6 @@
 """Every query of a dashboard or an alert is PromQL over metrics and labels that are really exported."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ import promql_parser
 import pytest
 import ray.serve
 
+from serve.door import route_of
+from serve.engines import PREFIX
+from serve.ingress import PROBLEMS
 from serve.metrics import MEANINGS, NAMES
 from tests.infra.manifests import ROOT, read
 
@@ -83,6 +87,41 @@ def asks_for_what_is_exported(query: str) -> None:
         assert metric in exported(), f"nothing exports {metric}"
         wanted = matched | (grouped(query) - made_labels(query))
         assert wanted <= exported()[metric], f"{metric} has no {wanted - exported()[metric]}"
+
+
+@cache
+def told() -> dict[str, set[str]]:
+    """Label -> the values that serve/ writes down; what it computes (status, route, prompt) is not here."""
+    found: dict[str, set[str]] = {"reason": {str(status) for status in PROBLEMS}}
+    for path in (ROOT / "serve").glob("*.py"):
+        for call in (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)):
+            if isinstance(call.func, ast.Name) and call.func.id in ("count", "observe", "gauge", "change"):
+                for tag in call.keywords:
+                    if tag.arg and isinstance(tag.value, ast.Constant):
+                        found.setdefault(tag.arg, set()).add(tag.value.value)
+    return found
+
+
+def can_match(label: str, value: str) -> bool:
+    if label == "route":
+        return route_of(value) == value
+    if label == "deployment":
+        return value in ("Ingress", "Retriever") or value == f"{PREFIX}.*"
+    return label == "status" or value in told()[label]
+
+
+@pytest.mark.parametrize("query", queries())
+def test_a_query_matches_values_that_are_written(query: str) -> None:
+    for each in nodes(query):
+        if type(each) is promql_parser.VectorSelector:
+            for matcher in each.matchers.matchers:
+                for value in matcher.value.split("|"):
+                    assert can_match(matcher.name, value), f"{matcher.name} is never {value!r}"
+
+
+def test_a_value_that_is_never_written_is_found() -> None:
+    assert not can_match("route", "/v1/serach") and not can_match("kind", "waste")
+    assert not can_match("reason", "430") and can_match("reason", "429")
 
 
 @pytest.mark.parametrize("query", queries())

@@ -25,7 +25,7 @@ class Kubernetes(BaseHTTPRequestHandler):
 
     template: dict[str, Any]
     created: list[dict[str, Any]]
-    statuses: list[dict[str, Any] | None]
+    statuses: list[dict[str, Any] | int]  # an int is an HTTP error
     tokens: list[str]
 
     def do_GET(self) -> None:
@@ -33,7 +33,7 @@ class Kubernetes(BaseHTTPRequestHandler):
             self.tell(self.template)
         else:
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-            self.tell({"status": status}) if status is not None else self.send_error(503)
+            self.send_error(status) if type(status) is int else self.tell({"status": status})
 
     def do_POST(self) -> None:
         self.created.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -52,7 +52,7 @@ class Kubernetes(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def kubernetes(statuses: list[dict[str, Any] | None]) -> Iterator[tuple[str, type[Kubernetes]]]:
+def kubernetes(statuses: list[dict[str, Any] | int]) -> Iterator[tuple[str, type[Kubernetes]]]:
     [template] = [o for o in built("base") if o["metadata"]["name"] == launch.TEMPLATE]
     grown = template | {"status": {"jobDeploymentStatus": "Suspended"}}
     grown["metadata"] = template["metadata"] | {"uid": "t", "resourceVersion": "7"}
@@ -64,7 +64,7 @@ def kubernetes(statuses: list[dict[str, Any] | None]) -> Iterator[tuple[str, typ
         server.shutdown()
 
 
-def launched(tmp_path: Path, statuses: list[dict[str, Any] | None]) -> tuple[int, type[Kubernetes]]:
+def launched(tmp_path: Path, statuses: list[dict[str, Any] | int]) -> tuple[int, type[Kubernetes]]:
     (tmp_path / "namespace").write_text("corpora")
     (tmp_path / "token").write_text("t0\n")
     with kubernetes(statuses) as (server, seen):
@@ -92,7 +92,12 @@ def test_a_failed_run_does_not_wait_for_the_deadline(tmp_path: Path, end: str) -
 
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(tmp_path: Path) -> None:
     done = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
-    assert launched(tmp_path, [{"jobDeploymentStatus": "Running"}, None, None, done])[0] == 0
+    assert launched(tmp_path, [{"jobDeploymentStatus": "Running"}, 503, 500, done])[0] == 0
+
+
+def test_a_night_whose_rayjob_was_deleted_ends_at_once(tmp_path: Path) -> None:
+    """And not with the launcher's deadline, eleven hours later."""
+    assert launched(tmp_path, [{"jobDeploymentStatus": "Running"}, 404])[0] == 1
 
 
 def test_a_job_that_was_stopped_by_hand_has_not_succeeded(tmp_path: Path) -> None:

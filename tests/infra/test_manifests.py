@@ -17,11 +17,10 @@ from ray.serve.schema import ServeDeploySchema
 
 from serve.settings import Settings, documented, read_settings
 from sproutrag.cli import Command
-from tests.infra.manifests import FOLDERS, ROOT, Manifest, built, entrypoints, load, pods, read
+from tests.infra.manifests import FOLDERS, KUBERNETES, ROOT, Manifest, built, entrypoints, load, pods, read
 
 CRDS = [parent / "shared" / "kuberay-crds" for parent in ROOT.parents[:2]]
 CRD_FOLDER = next((folder for folder in CRDS if folder.is_dir()), None)
-KUBERNETES = "1.34"
 TOLERANT = " || test $? -eq 3"  # some inputs were set aside
 EVERY = [pytest.param(name, id=name) for name in FOLDERS]
 
@@ -127,6 +126,17 @@ def test_a_replica_finds_room_on_a_worker(folder: str) -> None:
         cpus = 2 if app["name"] == "llm" else settings.retriever_cpus  # the engine's replica and its bundle
         fits = [r for r in rooms if int(r.get("nvidia.com/gpu", 0)) >= gpus and float(r["cpu"]) >= cpus]
         assert fits, f"{app['name']}: no worker has {cpus} CPUs and {gpus} GPUs"
+
+
+@pytest.mark.parametrize("folder", EVERY)
+def test_every_replica_reserves_a_part_of_a_cpu_which_the_head_has_not(folder: str) -> None:
+    """Seen on a Ray with a head of no CPUs: of four replicas with num_cpus 0 one ran there, with 0.1 none."""
+    [endpoint, _] = serve_config(folder)["applications"]
+    reserved = {d["name"]: d["ray_actor_options"]["num_cpus"] for d in endpoint["deployments"]}
+    reserved |= {"Retriever": read_settings(**endpoint["args"]).retriever_cpus}
+    sources = "".join(path.read_text() for path in (ROOT / "serve").glob("*.py"))
+    assert set(reserved) == set(re.findall(r'name="(\w+)",\n +autoscaling_config', sources))
+    assert min(reserved.values()) > 0
 
 
 def test_the_service_serves_what_the_deploy_file_says() -> None:

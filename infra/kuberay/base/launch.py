@@ -67,6 +67,8 @@ def end_of(jobs: RayJobs, name: str, *, look_every_s: float) -> dict[str, Any]:
         try:
             status = jobs.get(name).get("status", {})
         except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "code", None) == 404:
+                return {"jobStatus": "DELETED", "message": f"somebody deleted RayJob {name}"}
             status = {"jobDeploymentStatus": f"not known ({error})"}
         stage = status.get("jobDeploymentStatus", "")
         if stage != shown:
